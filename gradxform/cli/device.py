@@ -7,11 +7,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 
 from gradxform.cli.console import quiet, say
 from gradxform.cli.frameworks import program, title
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Absent, Place
 from gradxform.testing import frameworks_or_installed
 
 NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
@@ -21,7 +20,6 @@ OPERATIONS = (
     "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
     "steps on the CPU, where NumPy does part of the work"
 )
-EXPLAINED = f"{OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown"
 
 
 def parse(command: str, asked: str) -> tuple[str, int]:
@@ -95,16 +93,6 @@ def here(frameworks: Iterable[str]) -> str:
 def ran_on(places: dict[str, Place]) -> str:
     """Return each framework and its device in words."""
     return "; ".join(f"{title(framework)} on {place}" for framework, place in places.items())
-
-
-def costs(rows: Iterable[tuple[str, Place, Cost]], heading: str) -> Table:
-    """Return a table of the cost of steps."""
-    table = Table("framework and mode", "ran on", title=heading, title_justify="left")
-    for header in ("operations", "peak memory", "read and written"):
-        table.add_column(header, justify="right")
-    for who, place, cost in rows:
-        table.add_row(who, str(place), amount(cost.operations), size(cost.peak), size(cost.accessed))
-    return table
 
 
 def amount(value: int | None) -> str:

@@ -69,15 +69,20 @@ def measured(
 def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
     """Print the cost of a step on the first tree, by framework and mode."""
     name, tree = case
-    rows = []
+    size = device.size(sum(leaf.nbytes for leaf in tree.values()))
+    table = Table("framework and mode", "ran on", title=f"one step on {name}, {len(tree)} leaves, {size}")
+    table.title_justify = "left"
+    for header in ("operations", "peak memory", "read and written"):
+        table.add_column(header, justify="right")
     with console.status("counting ..."), quiet():
         for framework, place in places.items():
-            if not place.lacks(tree):
-                for mode in parity.modes_of(framework):
-                    rows.append((f"{framework} {mode}", place, parity.cost(tx, tree, framework, mode, place)))
-    size = device.size(sum(leaf.nbytes for leaf in tree.values()))
-    console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
-    say(console, device.EXPLAINED)
+            for mode in () if place.lacks(tree) else parity.modes_of(framework):
+                cost = parity.cost(tx, tree, framework, mode, place)
+                numbers = device.amount(cost.operations), device.size(cost.peak), device.size(cost.accessed)
+                table.add_row(f"{framework} {mode}", str(place), *numbers)
+    console.print(table)
+    say(console, device.OPERATIONS)
+    say(console, "peak memory: in addition to the gradients, with results; - if unknown")
 
 
 def hard_cases(tx: GradientTransformation) -> dict[str, Any]:

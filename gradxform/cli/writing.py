@@ -27,6 +27,19 @@ def check(command: str, path: Path) -> None:
         _beside(path).unlink(missing_ok=True)
 
 
+def check_picture(command: str, path: Path) -> None:
+    """Refuse a suffix that names no format of pictures.
+
+    Raises:
+        ValueError: lists the formats.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(f"{command}: {path.name!r} has no known format; write .{', .'.join(sorted(known))}")
+
+
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Give a path to write to. The file takes the place of `path` after the block, or is removed if the block raises.

@@ -12,7 +12,7 @@ import optree
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place, anywhere
+from gradxform.proof.place import Cost, Place
 from gradxform.proof.reference import references
 from gradxform.proof.ulp import apart, budget
 
@@ -125,7 +125,7 @@ def runner(tx: GradientTransformation, framework: str, mode: str, place: Place |
     and the last state. Everything is at `place`, by default the framework's own device.
     """
     backend = lookup.backend(framework)
-    place = place or anywhere(backend)
+    place = place or Place("", "", backend.from_numpy)
     function = _step(tx, backend, mode)
 
     def run(steps: Sequence[Any], params: Any, state: Any = None) -> tuple[list[Result], Any]:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import optree
 
-from gradxform.backend.protocol import Backend
-
 
 class Absent(LookupError):
     """A framework does not have the requested device; the text says why."""
@@ -64,8 +62,3 @@ class Place:
     def __str__(self) -> str:
         """The device and its unsupported dtypes."""
         return f"{self.words}, no {' and no '.join(self.without)}" if self.without else self.words
-
-
-def anywhere(backend: Backend) -> Place:
-    """The default device of a framework."""
-    return Place("", "", backend.from_numpy)

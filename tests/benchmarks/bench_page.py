@@ -18,8 +18,8 @@ from matplotlib.ticker import NullLocator
 from parity_page.report import folded
 
 from gradxform.cli import writing
-from gradxform.cli.bench.report import HEADERS, Line, Measurements, cells, verdict
-from gradxform.cli.bench.timing import Spread, Timing
+from gradxform.cli.bench.report import HEADERS, Measurements, cells, verdict
+from gradxform.cli.bench.timing import Line, Spread, Timing
 from gradxform.cli.bench.workloads import CHAINS, MUON, chain_title
 from gradxform.cli.console import table
 from gradxform.cli.frameworks import title

@@ -8,27 +8,9 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradxform.cli.bench.timing import Measured, Spread
-from gradxform.cli.bench.workloads import Chain, chain_title
+from gradxform.cli.bench.timing import Line, Spread
+from gradxform.cli.bench.workloads import chain_title
 from gradxform.cli.device import OPERATIONS, amount
-from gradxform.cli.frameworks import title
-
-
-@dataclass(frozen=True)
-class Line(Measured):
-    """The measurement of one pair, and what it is of."""
-
-    framework: str
-    mode: str
-    beside: str
-    """The native functions, in words."""
-    tree: str
-    chain: Chain
-
-    @property
-    def label(self) -> str:
-        """Framework and mode for display."""
-        return f"{title(self.framework)} {self.mode}"
 
 
 @dataclass(frozen=True)

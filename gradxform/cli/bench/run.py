@@ -21,7 +21,7 @@ from rich.console import Console
 from gradxform.backend import lookup
 from gradxform.cli import device, writing
 from gradxform.cli.bench import report
-from gradxform.cli.bench.report import Line, Measurements
+from gradxform.cli.bench.report import Measurements
 from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measure, nothing
 from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, Step, chain_title, gradients, transformation
 from gradxform.cli.console import check_names, progress, say, versions
@@ -178,19 +178,17 @@ def _measure_all(
                 shown.update(bar, description=description, refresh=True)
                 place, steps = places[framework], CHAINS[chain]
                 memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
+                what = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
                 try:
                     with place.on():
                         both = sides(framework, mode, steps, tree, place)
-                        measured = measure(both, tree, steps, plan.effort, memory, cost)
+                        result.lines.append(measure(both, tree, plan.effort, memory, cost, **what))
                 except ImportError as error:
                     say(console, f"left out: {description}, {error}")
-                    continue
                 except Disagreement as error:
                     where = f"{label}, {name}, {transformation(steps)!r}"
                     text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
                     raise Disagreement(text) from error
-                what = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
-                result.lines.append(Line(**vars(measured) | what))
             results.append(result)
             console.print(report.table(result, cost))
     return results

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.cli.bench.workloads import Step
+from gradxform.cli.bench.workloads import CHAINS, Chain, Step
+from gradxform.cli.frameworks import title
 from gradxform.cli.frameworks.interface import Array, Tree
 from gradxform.proof.place import Cost
 
@@ -77,8 +78,8 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measurements of a pair."""
+class Line:
+    """The measurement of a pair, and what it is of."""
 
     gradxform: Timing
     native: Timing
@@ -87,16 +88,25 @@ class Measured:
     repetitions: int
     difference: float
     """The largest relative difference of the two results."""
+    framework: str
+    mode: str
+    beside: str
+    """The native functions, in words."""
+    tree: str
+    chain: Chain
+
+    @property
+    def label(self) -> str:
+        """Framework and mode for display."""
+        return f"{title(self.framework)} {self.mode}"
 
 
 class Disagreement(RuntimeError):
     """The two sides give different results, so timing them is meaningless."""
 
 
-def measure(
-    sides: Sequence[Side], tree: Tree, steps: Sequence[Step], effort: Effort, memory: bool, cost: bool = False
-) -> Measured:
-    """Check that two sides, gradxform and the native one, agree, then time them in turn.
+def measure(sides: Sequence[Side], tree: Tree, effort: Effort, memory: bool, cost: bool, /, **what: Any) -> Line:
+    """Check that two sides, gradxform and the native one, agree, then time them in turn; `what` is said of the pair.
 
     Raises:
         Disagreement: results differ by more than float32 rounding explains, or equal the input.
@@ -106,13 +116,13 @@ def measure(
         seconds, result = timed(side)
         firsts.append(seconds)
         results.append(side.leaves(result))
-    difference = compare(results[0], results[1], tree, steps)
+    difference = compare(results[0], results[1], tree, CHAINS[what["chain"]])
     del results, result
     for side in sides:
         timed(side)
     pairs = in_turn(sides, effort)
     own, native = (Timing(_spread(pairs[:, i]), firsts[i], *_taken(side, memory, cost)) for i, side in enumerate(sides))
-    return Measured(own, native, _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference)
+    return Line(own, native, _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference, **what)
 
 
 def floor(tree: Tree, effort: Effort) -> Spread:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 
@@ -32,17 +31,6 @@ def figure(found: Comparison) -> Figure:
     _norms(below, found)
     made.suptitle(f"A: {found.a.folder.name}   B: {found.b.folder.name}", fontsize=12, fontweight="bold")
     return made
-
-
-def check_format(out: Path) -> None:
-    """Refuse a suffix that names no format.
-
-    Raises:
-        ValueError: lists the formats.
-    """
-    known = FigureCanvasBase.get_supported_filetypes()
-    if out.suffix[1:].lower() not in known:
-        raise ValueError(f"compare: --picture {out.name!r} has no known format; write .{', .'.join(sorted(known))}")
 
 
 def write(found: Comparison, out: Path) -> None:

@@ -35,9 +35,7 @@ def run(
         if out is not None:
             writing.check(f"compare {option}", out)
     if picture is not None:
-        from gradxform.cli.compare import picture as drawing
-
-        drawing.check_format(picture)
+        writing.check_picture("compare --picture", picture)
     with progress(console) as shown:
         bar = shown.add_task("steps", total=None)
         found = compare(
@@ -52,6 +50,8 @@ def run(
         text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
         _write(console, write_map, lambda part: part.write_text(text, encoding="utf-8"))
     if picture is not None:
+        from gradxform.cli.compare import picture as drawing
+
         _write(console, picture, lambda part: drawing.write(found, part))
     if report is not None:
         from gradxform.cli.compare import page

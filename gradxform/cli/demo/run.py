@@ -63,7 +63,7 @@ def run(
         steps: the number of training steps, at least 1.
         frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all. Frameworks that are not installed are
             named and left out. NumPy has no autodiff and only takes part in the comparison.
-        out: the picture's file, a PNG, SVG or PDF by its suffix.
+        out: the picture's file, such as a PNG, SVG or PDF by its suffix.
         console: prints progress and the table.
         asked: the device to train on, such as "cuda"; None for each framework's own default.
 
@@ -75,8 +75,17 @@ def run(
         ValueError: an unknown framework, no framework that can train, a device that none has, fewer than one step, or
             an `out` that cannot be written.
     """
-    _check(chain, steps, out)
-    places = device.places("demo", asked, _choose(frameworks), console)
+    if chain.stateful:
+        raise TypeError(f"demo: the chain must be stateless, and {chain!r} keeps a state")
+    if steps < 1:
+        raise ValueError(f"demo: steps must be at least 1, got {steps}")
+    writing.check_picture("demo", out)
+    writing.check("demo", out)
+    check_names("demo", "framework", frameworks, lookup.FRAMEWORKS)
+    chosen = [name for name in FRAMEWORKS if name in (frameworks or FRAMEWORKS)]
+    if not chosen:
+        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}")
+    places = device.places("demo", asked, chosen, console)
     on = "" if asked is None else f", {device.ran_on(places)}"
     say(console, f"{chain!r}, {steps} steps{on}")
     parity = _Parity(chain, places)
@@ -88,25 +97,6 @@ def run(
     say(console, f"picture: {out}")
     console.print(parity.verdict(), markup=False, highlight=False, style="bold red" if parity.over_budget else "green")
     return int(parity.over_budget)
-
-
-def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
-    if chain.stateful:
-        raise TypeError(f"demo: the chain must be stateless, and {chain!r} keeps a state")
-    if steps < 1:
-        raise ValueError(f"demo: steps must be at least 1, got {steps}")
-    if out.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"demo: the picture must be a .png, .svg or .pdf file, got {str(out)!r}")
-    writing.check("demo", out)
-
-
-def _choose(frameworks: Sequence[str] | None) -> list[str]:
-    """Return the frameworks to train in."""
-    check_names("demo", "framework", frameworks, lookup.FRAMEWORKS)
-    chosen = [name for name in FRAMEWORKS if name in (frameworks or FRAMEWORKS)]
-    if not chosen:
-        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}")
-    return chosen
 
 
 # --- training --------------------------------------------------------------------------------------------------------
