@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from gradxform import GradientTransformation
+from gradxform.backend.errors import instead, short
+from gradxform.core.align import may_agree
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder
-from gradxform_tensorflow import _pairs as pairs
+from gradxform.core.holder import Holder, Step
+from gradxform.core.where import path_of
+from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow.kernels import backend
 
 
@@ -61,8 +64,120 @@ def apply(
             f"tensorflow.apply: tx must be stateless, got {tx!r}; use gx.tensorflow.GradientProcessor(tx, variables), "
             "which keeps the state in tf.Variables"
         )
-    given = pairs.read("tensorflow.apply", grads_and_vars)
+    given = read("tensorflow.apply", grads_and_vars)
     holder = Holder(tx, backend, given.paths, given.variables)
-    made = pairs.transformed("tensorflow.apply", holder, given.gradients, None, params)
+    made = transformed("tensorflow.apply", holder, given.gradients, None, params)
     both = enumerate(zip(made.gradients, given.variables, strict=True))
     return [pair for i, pair in both if i not in made.stopped]
+
+
+# --- pairs -----------------------------------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """The two columns of a list of pairs, and the variables' paths."""
+
+    gradients: list[Any]
+    variables: list[Any]
+    paths: list[str]
+
+
+def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
+    """Split pairs into checked columns.
+
+    Raises:
+        TypeError: The argument is not an iterable of pairs.
+        ValueError: There are no pairs. Or a variable is given twice, or a gradient's shape differs from its variable's;
+            the message names it.
+    """
+    if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
+        raise TypeError(
+            f"{what}: grads_and_vars must be (gradient, variable) pairs, got {short(grads_and_vars)}; write "
+            "list(zip(tape.gradient(loss, variables), variables))"
+        )
+    pairs = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)]
+    if not pairs:
+        raise ValueError(
+            f"{what}: there are no pairs; an iterator such as zip(...) is used up after one pass: "
+            "write list(zip(gradients, variables))"
+        )
+    found = Pairs([g for g, _ in pairs], [v for _, v in pairs], [path_of(v) for _, v in pairs])
+    _check(what, found)
+    return found
+
+
+def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any, params: Any) -> Step:
+    """Transform the gradients of variables.
+
+    In a replica of a `tf.distribute` strategy, the transform sees the gradients' sums, and each replica gets its share
+    of the result; optimizers sum the shares.
+
+    Raises:
+        ValueError: All variables are stopped, or parameters are missing.
+    """
+    gradients, replicas = _replicas.summed(gradients)
+    params = list(holder.variables if params is None else params)
+    if len(params) != len(gradients):
+        raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
+    made = holder.step(what, gradients, state, params)
+    return made._replace(gradients=_replicas.shared(made.gradients, replicas))
+
+
+def identity_of(variable: Any) -> int:
+    """One id for a variable, shared by Keras's and TensorFlow's object for it."""
+    return id(variable if isinstance(variable, tf.Variable) else _private.value_of(variable))
+
+
+def variables_of(what: str, given: Any) -> list[Any]:
+    """The variables of a list, a dict or a model, or one alone.
+
+    Raises:
+        TypeError: what holds no variables, or other items too.
+    """
+    given = getattr(given, "trainable_variables", given)
+    given = [given] if _is_variable(given) else given
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{what}: variables must be a list of variables, got {short(given)}{instead(given)}")
+    found = list(given.values() if isinstance(given, Mapping) else given)
+    for i, variable in enumerate(found):
+        if not _is_variable(variable):
+            hint = "; write [variable for _, variable in pairs]" if isinstance(variable, tuple) else ""
+            raise TypeError(f"{what}: item {i} of variables is not a variable: {short(variable)}{hint}")
+    return found
+
+
+def _is_variable(item: Any) -> bool:
+    return hasattr(item, "assign")
+
+
+def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        inside = pair if isinstance(pair, (tuple, list)) else [pair]
+        names = [path_of(item) for item in inside if _is_variable(item)]
+        whose = f", of the variable {names[0]!r}," if names else ""
+        raise TypeError(
+            f"{what}: item {i} of grads_and_vars{whose} is not a (gradient, variable) pair: {short(pair)}; "
+            "write list(zip(gradients, variables))"
+        )
+    gradient, variable = pair
+    if _is_variable(gradient) and not _is_variable(variable):
+        raise TypeError(f"{what}: pair {i} has the variable {path_of(gradient)!r} first; write (gradient, variable)")
+    if not (_is_variable(variable) or hasattr(variable, "name")):
+        raise TypeError(f"{what}: the second item of pair {i} is not a variable: {short(variable)}")
+    return gradient, variable
+
+
+def _check(what: str, pairs: Pairs) -> None:
+    seen: set[int] = set()
+    for gradient, variable, path in zip(*pairs, strict=True):
+        if identity_of(variable) in seen:
+            raise ValueError(f"{what}: the variable {path!r} is in two pairs; add its gradients first")
+        seen.add(identity_of(variable))
+        shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
+        if not may_agree(shape, wanted):
+            raise ValueError(f"{what}: the gradient of {path!r} has shape {shape}, the variable {wanted}")
+
+
+def _static(shape: Any) -> Sequence[int | None] | None:
+    """A static shape as a tuple; None if it or its rank is unknown."""
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.norms import safe_root
-from gradxform_tensorflow import _eager, _graph, _packing, _products
+from gradxform_tensorflow import _products, _running
 from gradxform_tensorflow._namespace import Namespace
 
 _raw = tf.raw_ops
@@ -34,27 +34,25 @@ def norms(leaves: Sequence[Any]) -> Any:
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     """Sums of squares of leaves, as a vector."""
-    if _eager.has_only_cpus():
+    if _running.has_only_cpus():
         found = _on_cpus(leaves)
     else:
-        found = (_graph.fused(_exactly, leaves) if _graph.is_fusible() else _exactly)(*leaves)
+        found = (_running.fused(_exactly, leaves) if _running.is_fusible() else _exactly)(*leaves)
     return found, lambda upstream: _products.multiply(leaves, 2.0 * tf.convert_to_tensor(upstream))
 
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
     """Sums of squares of large leaves in rows, of small ones of one size together, and of others."""
     groups = [[i for i, leaf in enumerate(leaves) if _is_large(leaf)]]
-    found = [_graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
-    for places in _packing.small(leaves, [i for i, leaf in enumerate(leaves) if not leaf.dtype.is_complex]):
-        sizes: dict[int, list[int]] = {}
-        for i in places:
-            sizes.setdefault(leaves[i].shape.num_elements(), []).append(i)
-        for size, group in sizes.items():
-            if len(group) >= _packing.FEW:
-                whole = tf.reshape(_packing.pack([leaves[i] for i in group]), [len(group), size])
-                found.append(tf.reduce_sum(tf.square(tf.cast(whole, tf.float64)), 1))
-                groups.append(group)
-    others = sorted(set(range(len(leaves))).difference(*groups))
+    found = [_running.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
+    sizes = {i: leaf.shape.num_elements() for i, leaf in enumerate(leaves) if i not in groups[0]}
+    packs = _products.packs(leaves, sizes)
+    for group in packs:
+        if len(group) > 1:
+            whole = tf.reshape(_products.pack([leaves[i] for i in group]), [len(group), sizes[group[0]]])
+            found.append(tf.reduce_sum(tf.square(tf.cast(whole, tf.float64)), 1))
+            groups.append(group)
+    others = [group[0] for group in packs if len(group) == 1]
     if others:
         found.append(_exactly(*(leaves[i] for i in others)))
     order = [i for group in (*groups, others) for i in group]
@@ -75,7 +73,7 @@ def _by_rows(*leaves: Any) -> Any:
     totals, heaviest = _exactly(*rows), tf.stack([_raw.Max(input=row, axis=0) for row in rows])
     # An infinite row is heavy.
     sound = (totals > counts * _ONLY_ROUNDING_LOST) & (tf.square(tf.cast(heaviest, tf.float64)) < totals * _HEAVY)
-    return _eager.cond(tf.reduce_all(sound), lambda: totals, lambda: _exactly(*leaves))
+    return _running.cond(tf.reduce_all(sound), lambda: totals, lambda: _exactly(*leaves))
 
 
 def _exactly(*leaves: Any) -> Any:

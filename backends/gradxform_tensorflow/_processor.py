@@ -16,10 +16,9 @@ from gradxform.core.holder import Holder
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
-from gradxform_tensorflow import _applied as applied
-from gradxform_tensorflow import _pairs as pairs
+from gradxform_tensorflow import _apply as pairs
 from gradxform_tensorflow import _private
-from gradxform_tensorflow._pairs import Pairs
+from gradxform_tensorflow._apply import Pairs
 from gradxform_tensorflow.kernels import backend
 
 
@@ -154,7 +153,7 @@ class GradientProcessor(tf.Module):
                 f"{short(optimizer)} of type {type(optimizer).__name__}"
             )
         found, new = self._transformed(grads_and_vars, params)
-        return applied.when(is_due(self.tx, new), optimizer, found, self._slots.variables)
+        return _when(is_due(self.tx, new), optimizer, found, self._slots.variables)
 
     @property
     def _step_state(self) -> Any:
@@ -257,3 +256,47 @@ def _after(gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
     return tf.identity(gradient)
+
+
+def _when(due: Any, optimizer: Any, pairs: Sequence[tuple[Any, Any]], variables: Sequence[Any]) -> Any:
+    """Apply gradients if a bool, or a bool tensor, is true.
+
+    Raises:
+        ValueError: The bool is a tensor in a graph under a strategy with several replicas, where updates cannot be in a
+            branch.
+    """
+    if not pairs:  # all that have gradients are stopped
+        return tf.no_op()
+    if due is True:
+        return optimizer.apply_gradients(pairs)
+    if tf.executing_eagerly():
+        return optimizer.apply_gradients(pairs) if due else None
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync > 1:
+        raise ValueError(
+            "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
+            "replicas cannot skip steps; skip or accumulate in your own loop, with gx.has_updated(processor)"
+        )
+    _build(optimizer, variables)
+
+    def update() -> Any:
+        done = optimizer.apply_gradients(pairs)
+        with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+            return tf.constant(True)
+
+    found = _cond(due, update, pairs)
+    return None if tf.compat.v1.get_default_graph().building_function else found.op
+
+
+def _build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Create a Keras optimizer's variables outside the branch; TensorFlow 1 optimizers do so themselves."""
+    if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
+        with tf.init_scope():
+            optimizer.build(list(variables))
+
+
+def _cond(due: Any, update: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """A branch. TensorFlow 1's reference variables cannot enter functions, so they get TensorFlow 1's branch."""
+    if any(isinstance(v, tf.Variable) and v.dtype != v.dtype.base_dtype for _, v in pairs):
+        return _private.run_if(due, update)
+    return tf.cond(due, update, lambda: tf.constant(False))

@@ -15,7 +15,7 @@ from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes
 from gradxform.numerics import formulas, matrices, rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_tensorflow import _eager, _graph, _norms, _packing, _products, _ranking
+from gradxform_tensorflow import _norms, _products, _ranking, _running
 from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 from gradxform_tensorflow.plain import Plain, number
 
@@ -29,17 +29,17 @@ class TensorFlow(Readable, Plain):
 
     def readable(self, arrays: Iterable[Any]) -> bool:
         """Whether all are eager CPU tensors that no tape may be watching."""
-        return _eager.readable(arrays)
+        return _running.readable(arrays)
 
     def view(self, array: Any) -> Any:
         """The memory of a tensor."""
-        return array.numpy() if isinstance(array, tf.Variable) else _eager.view(array)
+        return array.numpy() if isinstance(array, tf.Variable) else _running.view(array)
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the leaves' norms."""
-        if _eager.readable(leaves):
+        if _running.readable(leaves):
             with np.errstate(all="ignore"):
-                return host.norms([_eager.view(leaf) for leaf in leaves], ord)
+                return host.norms([_running.view(leaf) for leaf in leaves], ord)
         if ord == 2 and not any(leaf.dtype in _DOUBLE for leaf in leaves):
             return _norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
@@ -50,11 +50,7 @@ class TensorFlow(Readable, Plain):
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
-
-        def kernel(leaf: Any, weights: Any) -> Any:
-            return super(TensorFlow, self).sum_over(leaf, axes, weights)
-
-        return _on_accelerator(kernel, leaf, weights)
+        return _on_accelerator(super().sum_over, leaf, axes=axes, weights=weights)
 
     def elementwise(
         self,
@@ -70,15 +66,15 @@ class TensorFlow(Readable, Plain):
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
         numbers = list(map(number, numbers))
         # NumPy computes small leaves together, but TensorFlow would copy its results.
-        is_plain = _has_large(columns[0]) or not _eager.readable(columns[0])
-        if isinstance(formula, Combination) and _eager.has_only_cpus() and is_plain:
+        is_plain = _has_large(columns[0]) or not _running.readable(columns[0])
+        if isinstance(formula, Combination) and _running.has_only_cpus() and is_plain:
             return _products.combined(formula, columns, self._known(numbers), factors and self._known(factors))
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
         given = columns, numbers, factors
-        return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
+        return list((_running.fused(kernel, given) if _running.is_fusible() else kernel)(*given))
 
     def _known(self, numbers: Sequence[Any]) -> list[Any]:
         """Numbers, read where that is free."""
@@ -99,8 +95,8 @@ class TensorFlow(Readable, Plain):
         def kernel(columns: Any, numbers: Any) -> Any:
             return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
-        if _has_large(columns[0]) and not numbers and _graph.is_fusible():
-            kernel = _graph.fused(kernel, (columns, numbers))
+        if _has_large(columns[0]) and not numbers and _running.is_fusible():
+            kernel = _running.fused(kernel, (columns, numbers))
         return list(kernel(columns, list(map(number, numbers))))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
@@ -132,8 +128,8 @@ class TensorFlow(Readable, Plain):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
-        out, saves_ops = list(leaves), tf.executing_eagerly() or not _eager.has_only_cpus()
-        for places in _packing.alike(leaves, sides, saves_ops):
+        out, saves_ops = list(leaves), tf.executing_eagerly() or not _running.has_only_cpus()
+        for places in _products.alike(leaves, sides, saves_ops):
             some, own = [leaves[i] for i in places], sides[places[0]]
             if len(some) > 1:
                 some, own = [tf.stack(some)], (tuple(a + 1 for a in own[0]), tuple(a + 1 for a in own[1]))
@@ -144,7 +140,7 @@ class TensorFlow(Readable, Plain):
 
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf."""
-        return super().largest(leaves, counts) if _eager.readable(leaves) else _ranking.largest(leaves, counts)
+        return super().largest(leaves, counts) if _running.readable(leaves) else _ranking.largest(leaves, counts)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""
@@ -158,8 +154,8 @@ def _has_large(leaves: Sequence[Any]) -> bool:
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     """Run a kernel, in graphs by XLA if there is an accelerator; on the CPU XLA's sums are slower."""
     kernel = functools.partial(kernel, **static)
-    if _graph.is_fusible() and not _eager.has_only_cpus():
-        kernel = _graph.fused(kernel, arrays)
+    if _running.is_fusible() and not _running.has_only_cpus():
+        kernel = _running.fused(kernel, arrays)
     return kernel(*arrays)
 
 

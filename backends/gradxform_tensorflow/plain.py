@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.backend.protocol import Backend
-from gradxform_tensorflow import _across, _backward, _private
+from gradxform import GradientTransformation
+from gradxform.backend.protocol import Backend, Backward
+from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow._namespace import Namespace
 
 Back = Callable[[Any], Any]
@@ -38,6 +39,32 @@ class Nest:
         return True
 
 
+def _same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+    """Return the first tensors; a function computes what flows back to both lists."""
+    count, first = len(first), list(map(tf.convert_to_tensor, first))
+    kept = list(map(tf.identity, second))  # read here: inside a branch or loop, the backward pass cannot read them
+
+    @tf.custom_gradient
+    def identity(*given: Any) -> Any:
+        def flowing(*upstream: Any) -> list[Any]:
+            found, others = backward(list(upstream), kept)
+            return [*(found or [None] * count), *(others or [None] * len(kept))]
+
+        return list(map(tf.identity, given[:count])), flowing
+
+    return list(identity(*first, *map(tf.convert_to_tensor, second)))
+
+
+def _straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Return the values; their gradients flow to the leaves."""
+    return list(map(_instead, values, leaves))
+
+
+@tf.custom_gradient
+def _instead(value: Any, leaf: Any) -> Any:
+    return tf.identity(value), lambda upstream: (None, upstream)
+
+
 class Plain(Backend):
     """TensorFlow without its own kernels."""
 
@@ -46,7 +73,7 @@ class Plain(Backend):
     variables = (tf.Variable,)
     xp = Namespace
     module = tf.experimental.numpy
-    devices = _across
+    devices = _replicas
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with tf.function."""
@@ -122,8 +149,8 @@ class Plain(Backend):
         """A NumPy array; dense for IndexedSlices."""
         return tf.convert_to_tensor(leaf).numpy()
 
-    custom_backward = staticmethod(_backward.same)
-    straight_through = staticmethod(_backward.straight_through)
+    custom_backward = staticmethod(_same)
+    straight_through = staticmethod(_straight_through)
 
 
 def number(given: Any) -> Any:
@@ -151,3 +178,30 @@ def _dense(leaf: Any) -> tuple[Any, Back | None]:
     values = tf.math.unsorted_segment_sum(leaf.values, place, tf.size(rows))
     values = tf.ensure_shape(values, [None, *leaf.values.shape[1:]])
     return values, lambda new: tf.IndexedSlices(new, rows, leaf.dense_shape)
+
+
+class TracingType(tf.types.experimental.TraceType):
+    """Trace type of a transform; equal transforms have equal types."""
+
+    def __init__(self, tx: GradientTransformation) -> None:
+        self.tx = tx
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether both are equal."""
+        return self == other
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
+        """This type, if all are equal."""
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: Any) -> Any:
+        """The transform itself, in the traced function."""
+        return self.tx
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the transforms."""
+        return isinstance(other, TracingType) and self.tx == other.tx
+
+    def __hash__(self) -> int:
+        """Hash consistently with equality."""
+        return hash(self.tx)

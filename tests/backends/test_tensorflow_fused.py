@@ -13,7 +13,7 @@ import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
 own = pytest.importorskip("gradxform_tensorflow._norms")
-graph = pytest.importorskip("gradxform_tensorflow._graph")
+graph = pytest.importorskip("gradxform_tensorflow._running")
 v1 = tf.compat.v1
 
 SIZE = own._LARGE + 3 * own._ROW

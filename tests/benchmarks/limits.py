@@ -229,10 +229,10 @@ def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
 @contextlib.contextmanager
 def _without_branches() -> Iterator[None]:
     """Never look whether a sum is right, a gradient unchanged or a factor extreme, nor keep another kernel for XLA."""
-    graph, eager = (_imported(f"gradxform_tensorflow.{name}") for name in ("_graph", "_eager"))
+    running = _imported("gradxform_tensorflow._running")
     with (
-        mock.patch.object(graph, "on_cpus", lambda function, for_xla, *leaves: function(*leaves)),
-        mock.patch.object(eager, "cond", lambda _, yes, no: no()),
+        mock.patch.object(running, "on_cpus", lambda function, for_xla, *leaves: function(*leaves)),
+        mock.patch.object(running, "cond", lambda _, yes, no: no()),
     ):
         yield
 

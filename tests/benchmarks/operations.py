@@ -244,7 +244,7 @@ def tensorflow_rows() -> list[str]:
     from tensorflow_counts import all_of, operations, tree
 
     import gradxform as gx
-    from gradxform_tensorflow import _eager
+    from gradxform_tensorflow import _running
 
     def of(name: str, given: Any) -> Sequence[Any]:
         if name in CONFLICTS:
@@ -260,8 +260,8 @@ def tensorflow_rows() -> list[str]:
         outputs = [output for operation in used for output in operation.outputs if output.shape.num_elements() == size]
         return len(used), sum(output.dtype.size for output in outputs) / (4 * (4 if dtype == "float32" else 2))
 
-    seen = _eager.has_only_cpus, _eager.readable
-    _eager.has_only_cpus, _eager.readable = lambda: False, lambda tensors: False
+    seen = _running.has_only_cpus, _running.readable
+    _running.has_only_cpus, _running.readable = lambda: False, lambda tensors: False
     rows = []
     natives = _tensorflow_natives()
     ordered = [name for name in natives if name not in FORMULAS] + [*FORMULAS, *CONFLICTS]
@@ -277,7 +277,7 @@ def tensorflow_rows() -> list[str]:
             ((many, _), natively, (_, wrote), written) = counts
             native = (NOTHING, NOTHING) if natively is None else (f"{natively[0]}", f"{written[1]:.3g}")
             rows.append(f"| `{name}` | {dtype} | {many} | {native[0]} | {wrote:.3g} | {native[1]} |")
-    _eager.has_only_cpus, _eager.readable = seen
+    _running.has_only_cpus, _running.readable = seen
     return rows
 
 

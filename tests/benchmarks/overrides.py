@@ -138,9 +138,9 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
         yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
     if framework == "tensorflow":
-        own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_packing"))
+        own, products = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_products"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
-        yield Override(framework, "small leaves together", clip, packing, "small", lambda leaves, places: [])
+        yield Override(framework, "small leaves together", clip, products, "_FEW", math.inf)
 
 
 def _norm_in_blocks(flat: Any) -> float:

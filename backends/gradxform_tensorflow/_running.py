@@ -1,14 +1,48 @@
-"""Who compiles a graph, and functions that XLA compiles inside it."""
+"""Where code runs: in eager mode on memory that can be read, on CPUs, in graphs, and by XLA inside graphs."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from gradxform_tensorflow import _eager, _private
+from gradxform_tensorflow import _private
+
+
+def readable(tensors: Iterable[Any]) -> bool:
+    """Whether all are CPU tensors with values that no tape may be watching."""
+    if not tf.executing_eagerly() or _private.may_record():
+        return False
+    given = list(tensors)
+    if not all(hasattr(kind, "numpy") for kind in {type(tensor) for tensor in given}):
+        return False
+    return has_only_cpus() or all("CPU:" in tensor.device for tensor in given)
+
+
+def has_only_cpus() -> bool:
+    """Whether this process sees no accelerator; in a graph without starting TensorFlow's eager runtime."""
+    return _are_cpus(tf.config.list_logical_devices if tf.executing_eagerly() else tf.config.get_visible_devices)
+
+
+@functools.cache
+def _are_cpus(devices: Callable[[], Any]) -> bool:
+    return all(device.device_type == "CPU" for device in devices())
+
+
+def view(tensor: Any) -> Any:
+    """A tensor's memory as a read-only NumPy array; bfloat16 is copied to float32."""
+    return np.asarray(memoryview(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor))
+
+
+def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """One of two results; branches must have no side effects."""
+    if tf.executing_eagerly():
+        return yes() if bool(condition) else no()
+    return tf.cond(condition, yes, no)
 
 
 def is_xla() -> bool:
@@ -19,13 +53,13 @@ def is_xla() -> bool:
 def is_fusible() -> bool:
     """Whether XLA should compile parts of the trace: of a `tf.function`, and of TF1 graphs on accelerators."""
     graph = not tf.executing_eagerly() and not is_xla()
-    return graph and (_private.is_function(tf.compat.v1.get_default_graph()) or not _eager.has_only_cpus())
+    return graph and (_private.is_function(tf.compat.v1.get_default_graph()) or not has_only_cpus())
 
 
 def _is_known(arguments: Any) -> bool:
     """Whether shapes are known, and XLA supports the device (not Apple's GPUs)."""
     known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))
-    return known and bool(_eager.has_only_cpus() or tf.test.is_built_with_gpu_support())
+    return known and bool(has_only_cpus() or tf.test.is_built_with_gpu_support())
 
 
 def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
