@@ -155,7 +155,8 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
             one = "an update" if own == "the updates" else "a gradient"
             raise ValueError(f"{what} have None at {source.path(i)!r}, where there is {one}. {advice}")
     if not lookup.belong(backend, set(map(type, found))):
-        found = [leaf if isinstance(leaf, backend.types) else _converted(backend, leaf) for leaf in found]
+        asarray = backend.xp.asarray  # of a NumPy array, or of the value of a variable
+        found = [x if isinstance(x, backend.types) else asarray(getattr(x, "value", x)) for x in found]
     dense = found if backend.dense is None else backend.dense(found, whole=True)[0]
     for i, leaf in zip(view.chosen, dense, strict=True):
         if source.rebuild is None and leaf.shape != view.leaves[i].shape:
@@ -166,11 +167,6 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
                     f"{advice}"
                 )
     return list(dense)
-
-
-def _converted(backend: Backend, leaf: Any) -> Array:
-    """Convert a NumPy array, or the value of a variable, to a backend's framework."""
-    return backend.xp.asarray(getattr(leaf, "value", leaf))
 
 
 def may_agree(one: Any, other: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 _NUMBERS = {float, int, np.ndarray}
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
+
+_Kernel = Callable[..., None]
+"""Takes a namespace, the array for the results, and elements."""
+_Work = tuple[_Kernel, Sequence[Any], Any]
+"""A kernel, elements, and the array for the results."""
 
 
 class Block(Namespace):
@@ -78,16 +83,16 @@ def of_leaves(
                 out[i] = found[start:end].reshape(leaves[i].shape).copy()
                 start = end
         rest = [i for i, found in enumerate(out) if found is None]
-        work = _Work([leaves[i] for i in rest])
+        work: list[_Work] = []
         for i in rest:
             out[i] = _room(leaves[i], None if into is None else into[i])
             kernel = _kernel(formula, out[i].real.dtype.type, numbers, factors[i], static)
             if out[i].dtype.kind == "c":
-                work.add(kernel, [part.real for part in rows[i]], out[i].real)
-                work.add(kernel, [part.imag for part in rows[i]], out[i].imag)
+                work.append((kernel, [part.real for part in rows[i]], out[i].real))
+                work.append((kernel, [part.imag for part in rows[i]], out[i].imag))
             else:
-                work.add(kernel, rows[i], out[i])
-        work.done()
+                work.append((kernel, rows[i], out[i]))
+        _do(work)
     return out
 
 
@@ -101,12 +106,13 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
 
 def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given, work = [np.float64(number) for number in numbers], _Work(columns[0])
-    out = [_empty(leaf, leaf.dtype) for leaf in columns[0]]
+    given, out = [np.float64(number) for number in numbers], [_empty(leaf, leaf.dtype) for leaf in columns[0]]
+
+    def selected(xp: Any, out: Any, *some: Any) -> None:
+        np.copyto(out, formula(xp, *some, *given), "same_kind")
+
     with np.errstate(all="ignore"):
-        for found, *row in zip(out, *columns, strict=True):
-            work.add(lambda xp, out, *some: np.copyto(out, formula(xp, *some, *given), "same_kind"), row, found)
-        work.done()
+        _do([(selected, row, found) for found, *row in zip(out, *columns, strict=True)])
     return out
 
 
@@ -124,8 +130,8 @@ def _empty(leaf: Any, dtype: Any) -> Any:
     return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
 
 
-def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> Any:
-    """Return a function of a namespace, the array for the results, and real elements, in a dtype of sums."""
+def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
+    """Return the kernel of a formula of real elements, in a dtype of sums."""
     if isinstance(formula, Combination):
         given = weights_of(formula, Namespace, numbers, factor)
         weights = [number if np.ndim(number) else float(number) for number in given]
@@ -160,40 +166,23 @@ def _combined_in_steps(weights: Sequence[Any], xp: Any, out: Any, *some: Any) ->
     np.copyto(out, combined(Namespace, [part.astype(out.dtype, copy=False) for part in some], weights), "same_kind")
 
 
-class _Work:
-    """The work on the leaves of a tree, in blocks of elements: done at once, or by several threads at the end."""
+def _do(work: Sequence[_Work]) -> None:
+    """Fill the arrays, in blocks of elements; by several threads if there are many."""
+    step = threads.BLOCK if threads.worth(2, sum([out.size for _, _, out in work])) else BLOCK
+    blocks = [block for each in work for block in _blocks(*each, step)]
+    threads.spread(lambda block: block[0](), blocks, [size for _, size in blocks])
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._threaded = threads.worth(2, sum([leaf.size for leaf in leaves]))
-        self._blocks: list[Callable[[], None]] = []
-        self._sizes: list[int] = []
 
-    def add(self, kernel: Callable[..., None], row: Sequence[Any], out: Any) -> None:
-        """Add a kernel of arrays that fills another; not in blocks if shapes differ."""
-        if out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
-            self._do(lambda: kernel(Block(), out, *row), out.size)
-            return
-        flat = [(np.asarray(part).reshape(-1), True) if np.ndim(part) else (part, False) for part in row]
-        found = out.reshape(-1)
-
-        def some(block: slice) -> None:
-            kernel(Block(block.start), found[block], *[part[block] if is_array else part for part, is_array in flat])
-
-        step = threads.BLOCK if self._threaded else BLOCK
-        for start in range(0, out.size, step):
-            self._do(functools.partial(some, slice(start, start + step)), min(step, out.size - start))
-
-    def _do(self, block: Callable[[], None], size: int) -> None:
-        if self._threaded:
-            self._blocks.append(block)
-            self._sizes.append(size)
-        else:
-            block()
-
-    def done(self) -> None:
-        """Compute what is left."""
-        if self._blocks:
-            threads.spread(lambda block: block(), self._blocks, self._sizes)
+def _blocks(kernel: _Kernel, row: Sequence[Any], out: Any, step: int) -> Iterator[tuple[Callable[[], None], int]]:
+    """Divide the elements of arrays into blocks, each a call and its size; not if shapes differ."""
+    if out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
+        yield functools.partial(kernel, Block(), out, *row), out.size
+        return
+    flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
+    for start in range(0, out.size, step):
+        own = slice(start, start + step)
+        parts = [part[own] if np.ndim(part) else part for part in flat]
+        yield functools.partial(kernel, Block(start), found[own], *parts), found[own].size
 
 
 class Readable(Backend):
