@@ -20,7 +20,7 @@ from gradxform.functions.backward import on_backward, reverse_gradient, stop_gra
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
-from gradxform.transforms.accumulating import accumulate
+from gradxform.transforms.accumulating import accumulate, flush
 from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
@@ -90,6 +90,7 @@ __all__ = [
     "elementwise",
     "ema",
     "error_feedback",
+    "flush",
     "freeze",
     "from_numpy",
     "global_norm",

@@ -19,6 +19,7 @@ from gradxform.core.transform import hyperparameters
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
+from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_keras import _private
 
@@ -32,6 +33,8 @@ class Step(threading.local):
     """Positions of the variables whose gradients, or updates, were stopped."""
     due: Any = True
     """Whether the step applies: True, or a bool of the backend."""
+    flushes = False
+    """Whether it applies an unfinished window."""
     replicas = 1
     gradients: Sequence[Any] = ()
     """For a transform of updates, the gradients of all variables."""
@@ -101,10 +104,23 @@ class Held:
             return list(grads)
         with unrecorded(self.backend):
             params = list(map(value_of, self.variables))
-            made = self.holder.step("keras.wrap", self.summed(grads), self.state(), params)
+            made = self.holder.step("keras.wrap", self.summed(grads), self.state(), params, self.step.flushes)
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
             self.assign(made.state)
         return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
+
+    def flush(self, optimizer: Any) -> None:
+        """Apply what an unfinished window holds."""
+        check_waits("keras.wrap", self.tx)
+        self.step.flushes = True
+        try:
+            self.apply(optimizer, list(map(keras.ops.zeros_like, self.variables)))
+        finally:
+            self.step.flushes = False
+
+    def apply(self, optimizer: Any, zeros: Sequence[Any]) -> None:
+        """Take a step of the optimizer."""
+        optimizer.apply(zeros, self.variables)
 
     def finish(self) -> None:
         """End the update of the variables."""
@@ -162,12 +178,18 @@ class HeldUpdates(Held):
         self.step.gradients, self.step.old = gradients, [kept.get(i) for i in range(len(now))]
         return [gradients[place] for place in self.step.given]
 
+    def apply(self, optimizer: Any, zeros: Sequence[Any]) -> None:
+        """Transform updates of zero; the optimizer takes no step."""
+        self.begin(range(len(self.variables)))
+        self.transformed(zeros)
+        self.finish()
+
     def finish(self) -> None:
         """Transform what the step has added, and assign the variables."""
         old, gradients, self.step.old, self.step.gradients = self.step.old, self.step.gradients, (), ()
         with unrecorded(self.backend):
             now = values(self.backend, self.variables)
-            made = self.holder.added(old, now, self.state(), gradients)
+            made = self.holder.added(old, now, self.state(), gradients, flushes=self.step.flushes)
             if made is None:
                 return
             view, there = made.after.settled(), self.holder.positions(made.after.source.kept)
@@ -219,8 +241,8 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
 
 def values(backend: Any, variables: Iterable[Any]) -> Sequence[Any]:
     """The current values of variables."""
-    found: Sequence[Any] = backend.dense(list(map(value_of, variables)))[0]
-    return found
+    found = list(map(value_of, variables))
+    return found if backend.dense is None else backend.dense(found)[0]
 
 
 def value_of(variable: Any) -> Any:

@@ -41,6 +41,17 @@ class Transforming(_private.Steps):
             raise ValueError("keras.wrap: the optimizer has no state yet; call optimizer.build(variables) first")
         self._gradxform.restore(state)
 
+    def flush(self) -> None:
+        """Take a step with what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
+
+        In `Model.fit`, call it in a callback's ``on_epoch_end``. With ``on="updates"`` the held updates are applied,
+        and the optimizer takes no step.
+
+        Raises:
+            TypeError: The transform has no `accumulate`.
+        """
+        self._gradxform.flush(self)
+
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
         where = "in" if self._gradxform.on == GRADIENTS else "on updates of"
@@ -104,7 +115,7 @@ def remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
     made._gradxform = HELD[on](tx)
-    for name in ("gradient_transformation", "gradient_transformation_state"):
+    for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
             setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
     if optimizer.built:

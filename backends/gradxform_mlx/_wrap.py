@@ -13,6 +13,7 @@ from gradxform.backend.errors import instead, short
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
 from gradxform.functions.convert import matched
+from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_mlx.backend import backend
 
@@ -91,6 +92,7 @@ class Transforming(Optimizer):
         super().__init__()  # type: ignore[no-untyped-call]
         self.optimizer, self.gradient_transformation = optimizer, tx
         self._names: list[str] = []
+        self._flushes = False
         self._state = {}
         """The transform's arrays by path; the same dict in each step, so that `mx.compile` finds them."""
 
@@ -117,7 +119,7 @@ class Transforming(Optimizer):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
-        made = self._holder.step("mlx.wrap", slots, self.gradient_transformation_state, params)
+        made = self._holder.step("mlx.wrap", slots, self.gradient_transformation_state, params, self._flushes)
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)
@@ -131,6 +133,25 @@ class Transforming(Optimizer):
             new = {name: mx.where(due, array, old[name]) for name, array in new.items()}
             _select(due, self.optimizer.state, before)
         return tree_map_with_path(lambda name, _: new.get(name, old[name]), gradients)
+
+    def flush(self, parameters: Any) -> Any:
+        """Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
+
+        Args:
+            parameters: All parameters: ``model.update(optimizer.flush(model.trainable_parameters()))``.
+
+        Returns:
+            The new parameters.
+
+        Raises:
+            TypeError: The transform has no `accumulate`.
+        """
+        check_waits("mlx.wrap", self.gradient_transformation)
+        self._flushes = True
+        try:
+            return self.apply_gradients(tree_map(mx.zeros_like, parameters), parameters)
+        finally:
+            self._flushes = False
 
     @property
     def state(self) -> Any:

@@ -106,7 +106,9 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
     return found
 
 
-def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any, params: Any) -> Step:
+def transformed(
+    what: str, holder: Holder, gradients: Sequence[Any], state: Any, params: Any, flushes: bool = False
+) -> Step:
     """Transform the gradients of variables.
 
     In a replica of a `tf.distribute` strategy, the transform sees the gradients' sums, and each replica gets its share
@@ -119,7 +121,7 @@ def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any,
     params = list(holder.variables if params is None else params)
     if len(params) != len(gradients):
         raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
-    made = holder.step(what, gradients, state, params)
+    made = holder.step(what, gradients, state, params, flushes)
     return made._replace(gradients=_replicas.shared(made.gradients, replicas))
 
 

@@ -15,6 +15,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
+from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_tensorflow import _apply as pairs
 from gradxform_tensorflow import _private
@@ -106,12 +107,15 @@ class GradientProcessor(tf.Module):
         """
         return self._transformed(grads_and_vars, params)[0]
 
-    def _transformed(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    def _transformed(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False
+    ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
         given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
         gradients, places = self._slots.spread(given)
         old = self.state
-        made = pairs.transformed("tensorflow.GradientProcessor", self._slots.holder, gradients, old, params)
+        what = "tensorflow.GradientProcessor"
+        made = pairs.transformed(what, self._slots.holder, gradients, old, params, flushes)
         self._step = _Step.here(made.state)
         # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
@@ -152,7 +156,27 @@ class GradientProcessor(tf.Module):
                 "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
                 f"{short(optimizer)} of type {type(optimizer).__name__}"
             )
-        found, new = self._transformed(grads_and_vars, params)
+        return self._applied(optimizer, *self._transformed(grads_and_vars, params))
+
+    @tf.autograph.experimental.do_not_convert
+    def flush(self, optimizer: Any = None) -> Any:
+        """Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
+
+        Args:
+            optimizer: If given, it applies the pairs, unless the window is empty.
+
+        Returns:
+            The pairs of all variables, as in a call; with an optimizer, the result of ``apply_gradients`` above.
+
+        Raises:
+            TypeError: The transform has no `accumulate`.
+        """
+        check_waits("tensorflow.GradientProcessor", self.tx)
+        zeros = [(tf.zeros_like(variable), variable) for variable in self._slots.variables]
+        found, new = self._transformed(zeros, None, True)
+        return found if optimizer is None else self._applied(optimizer, found, new)
+
+    def _applied(self, optimizer: Any, found: Sequence[tuple[Any, Any]], new: Any) -> Any:
         return _when(is_due(self.tx, new), optimizer, found, self._slots.variables)
 
     @property

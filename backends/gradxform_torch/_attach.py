@@ -12,6 +12,7 @@ from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.functions.convert import matched
+from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, is_optimizer, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, transformed
@@ -19,7 +20,7 @@ from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
 from gradxform_torch._saving import Held, Saving, attached, by_path, held, left_in
 from gradxform_torch._updates import Kept, kept, moved, restore
-from gradxform_torch._writing import Named
+from gradxform_torch._writing import Named, clear
 
 if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder
@@ -107,6 +108,7 @@ class Attached(Saving):
         self._norm: NormBefore | None = None
         self._recorded: Recorded | None = None
         self._kept: Kept | None = None
+        self._flushes = False
         self._held = self._found(optimizer)
         self._hooks = [*self._stepping(optimizer), *self._saving(optimizer)]
         attached.setdefault(optimizer, []).append(self)
@@ -156,6 +158,31 @@ class Attached(Saving):
         """
         self._recorded = Recorded(recorder, start)
 
+    def flush(self) -> None:
+        """Take a step with what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
+
+        It replaces the gradients, as in `gradxform.flush`. With ``on="updates"`` the held updates are applied, and the
+        optimizer takes no step.
+
+        Raises:
+            TypeError: The transform has no `accumulate`.
+            ValueError: The handle was removed.
+        """
+        check_waits("torch.attach", self.tx)
+        optimizer = self._optimizer()
+        if optimizer is None or self not in attached.get(optimizer, ()):
+            raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
+        clear(named_of(optimizer))
+        self._flushes = True
+        try:
+            if self.on == GRADIENTS:
+                optimizer.step()
+            else:
+                self._before_updates(optimizer, (), {})
+                self._after_updates(optimizer, (), {})
+        finally:
+            self._flushes = False
+
     def remove(self) -> None:
         """Detach the transform from the optimizer."""
         for hook in self._hooks:
@@ -190,6 +217,7 @@ class Attached(Saving):
         self.tx, state, *rest = kept
         self.on = rest[0] if rest else GRADIENTS
         self._optimizer, self._hooks, self._norm, self._recorded = lambda: None, [], None, None
+        self._flushes = False
         self._held = Held([], None, state)
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -225,7 +253,8 @@ class Attached(Saving):
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if self._recorded is not None:
             self._recorded.before(named, scale)
-        state, self._norm = transformed(self.tx, named, self._held.state, scale, found_inf, owned=True)
+        given = self.tx, named, self._held.state, scale, found_inf
+        state, self._norm = transformed(*given, owned=True, flushes=self._flushes)
         self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None
@@ -257,7 +286,7 @@ class Attached(Saving):
         if self._recorded is not None:
             self._recorded.before(before.named, getattr(optimizer, "grad_scale", None))
         try:
-            made = moved(before, signs, self._held.state, found_inf)
+            made = moved(before, signs, self._held.state, found_inf, self._flushes)
         except Exception:  # as for gradients, what cannot be transformed is not applied
             restore(before)
             raise

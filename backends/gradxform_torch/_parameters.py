@@ -19,11 +19,12 @@ from gradxform.core.norm import Norm
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
+from gradxform.transforms.accumulating import check_waits
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
 from gradxform_torch._readable import PLAIN
 from gradxform_torch._shards import is_writable
-from gradxform_torch._writing import Named, gradients_of, write
+from gradxform_torch._writing import Named, clear, gradients_of, write
 from gradxform_torch.dtensor import backend
 
 NormBefore = Callable[[], torch.Tensor]
@@ -61,7 +62,14 @@ def started(tx: GradientTransformation, named: Named) -> Any:
     return holder_of(tx, named).init([parameter.detach() for _, parameter in named])
 
 
-def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None, *, return_norm: bool = False) -> Any:
+def apply_(
+    tx: GradientTransformation,
+    named_parameters: Any,
+    state: Any = None,
+    *,
+    return_norm: bool = False,
+    flush: bool = False,
+) -> Any:
     """Transform the gradients of parameters in place.
 
     Args:
@@ -74,6 +82,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         return_norm: Whether to also return the norm before the transform, as `clip_grad_norm_` does: a 0-d tensor, of
             order 2 or the `ord` of the first `clip_global_norm`. Stopped gradients do not count. It needs no host sync.
             Clips by norm need no extra pass over the gradients; other transforms need one.
+        flush: Whether to apply what an unfinished window of `accumulate` holds, as `gradxform.flush` does. It replaces
+            the gradients.
 
     Returns:
         The new state; a stateless transform returns `state`. With `return_norm`, the norm if the transform is
@@ -116,7 +126,10 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
             "gradients = tx(gradients) for the gradients themselves"
         )
-    new, norm_before = transformed(tx, named, state, measured=return_norm)
+    if flush:
+        check_waits("torch.apply_", tx)
+        clear(named)
+    new, norm_before = transformed(tx, named, state, measured=return_norm, flushes=flush)
     if not return_norm:
         return new
     norm = None if norm_before is None else norm_before()
@@ -131,6 +144,7 @@ def transformed(
     found_inf: Any = None,
     owned: bool = False,
     measured: bool = False,
+    flushes: bool = False,
 ) -> tuple[Any, NormBefore | None]:
     """Transform the gradients of named parameters; return the new state and the norm before.
 
@@ -149,7 +163,7 @@ def transformed(
             given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        context = Context(holder.by_key(holder.variables), {}, owned and found_inf is None)
+        context = Context(holder.by_key(holder.variables), {}, owned and found_inf is None, flushes=flushes)
         view, new = tx.rule(given, state, context)
         norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:

@@ -54,7 +54,7 @@ def kept(tx: GradientTransformation, named: Named, closure: bool, every: bool) -
     return Kept(holder, named, [next(copies) if there else None for there in chosen])
 
 
-def moved(before: Kept, signs: Sequence[int], state: Any, found_inf: Any) -> Moved:
+def moved(before: Kept, signs: Sequence[int], state: Any, found_inf: Any, flushes: bool = False) -> Moved:
     """Transform the updates of a step and write the parameters; return the new state.
 
     The state is overwritten. With `found_inf` of a loss scaler above zero, the step has not happened, and it stays.
@@ -65,7 +65,8 @@ def moved(before: Kept, signs: Sequence[int], state: Any, found_inf: Any) -> Mov
     with torch.no_grad():
         if "gradients" in tx.traits.needs:
             signed = [_signed(p.grad, sign) for (_, p), sign in zip(named, signs, strict=True)]
-        found = before.holder.added(old, [p.detach() for _, p in named], state, signed, owned=found_inf is None)
+        new = [p.detach() for _, p in named]
+        found = before.holder.added(old, new, state, signed, owned=found_inf is None, flushes=flushes)
         if found is None:
             return Moved(state, None, None)
         view, made, due = found.before, found.state, is_due(tx, found.state)

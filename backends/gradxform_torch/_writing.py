@@ -22,6 +22,12 @@ def gradients_of(named: Named) -> list[torch.Tensor | None]:
     return gradients
 
 
+def clear(named: Named) -> None:
+    """Replace the gradients by zeros, on which windows are flushed; frozen parameters have none."""
+    for _, parameter in named:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+
+
 def write(
     named: Named,
     gradients: Sequence[torch.Tensor | None],

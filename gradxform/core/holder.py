@@ -95,8 +95,10 @@ class Holder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(self, what: str, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
-        """Transform the gradients of a step.
+    def step(
+        self, what: str, gradients: Sequence[Any], state: Any, params: Sequence[Any], flushes: bool = False
+    ) -> Step:
+        """Transform the gradients of a step; of zeros if unfinished windows are flushed.
 
         Raises:
             ValueError: all variables have gradients, and all are stopped.
@@ -104,7 +106,7 @@ class Holder:
         view = self.view(gradients)
         if view is None:
             return Step(list(gradients), set(), state)
-        view, state = self.tx.rule(view, state, Context(self.by_key(params), {}))
+        view, state = self.tx.rule(view, state, Context(self.by_key(params), {}, flushes=flushes))
         stopped = set(self.positions(view.skipped()))
         if len(stopped) == len(self.paths):
             raise ValueError(
@@ -119,7 +121,13 @@ class Holder:
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
     def added(
-        self, old: Sequence[Any], new: Sequence[Any], state: Any, gradients: Sequence[Any], owned: bool = False
+        self,
+        old: Sequence[Any],
+        new: Sequence[Any],
+        state: Any,
+        gradients: Sequence[Any],
+        owned: bool = False,
+        flushes: bool = False,
     ) -> Added | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
@@ -133,7 +141,8 @@ class Holder:
         if self.tx.stateful:
             align.check_state(view, state)
         extra = {"gradients": self.by_key(gradients)} if "gradients" in self.tx.traits.needs else {}
-        return Added(view, *self.tx.rule(view, state, Context(self.by_key(old), extra, owned, added=True)))
+        context = Context(self.by_key(old), extra, owned, added=True, flushes=flushes)
+        return Added(view, *self.tx.rule(view, state, context))
 
     # --- states --------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,16 @@ class Context(NamedTuple):
     """Whether an adapter owns the state, so that its arrays may be overwritten."""
     added: bool = False
     """Whether these are updates that an optimizer adds to parameters, so that they point against the gradients."""
+    flushes: bool = False
+    """Whether there is no new gradient, and unfinished windows are applied; the gradients are zeros."""
+
+
+
+def once_flushed(context: Context, later: Sequence[GradientTransformation]) -> Context:
+    """The context of what follows a window, which gets a gradient also when it is flushed."""
+    if context.flushes and any([tx.traits.waits for tx in later]):
+        raise ValueError("flush: one window of accumulate fills another, so neither can be flushed alone; use one")
+    return context._replace(flushes=False)
 
 
 Rule = Callable[[Tree, Any, Context], tuple[Tree, Any]]
@@ -88,6 +98,8 @@ class Traits(NamedTuple):
     """What it needs besides updates: "params", "gradients"."""
     stops: bool = False
     """Whether it may stop a gradient."""
+    waits: bool = False
+    """Whether it holds gradients of an unfinished window, which `flush` applies."""
     selections: tuple[tuple[str, Any], ...] = ()
     """What selects leaves anywhere in it, with the name of the transform; not inside `across`."""
 
@@ -103,6 +115,7 @@ def declared(*parts: GradientTransformation, name: str = "", **own: Any) -> Trai
         axes=(*traits.axes, *[axis for part in inside for axis in part.axes]),
         needs=(*traits.needs, *[need for part in inside for need in part.needs]),
         stops=traits.stops or any([part.stops for part in inside]),
+        waits=traits.waits or any([part.waits for part in inside]),
         selections=() if traits.axes else tuple(selections),  # along axes, another device may have what is selected
     )
 

@@ -8,7 +8,7 @@ from gradxform.core import align, arguments
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
-from gradxform.core.transform import Context, GradientTransformation, stateful
+from gradxform.core.transform import Context, GradientTransformation, once_flushed, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
@@ -69,23 +69,80 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     def rule(g: Tree, state: AccumulateState, context: Context) -> tuple[Tree, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
         old, rest = align.of_state(dense, state.sum, "accumulate: the sums")
-        due = compute(_is_last, state.count, every=k)
+        flushes, count = context.flushes, state.count
+        context = once_flushed(context, [inner])
+        due = compute(_is_held, count) if flushes else compute(_is_last, count, every=k)
         known = is_known(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
         total = dense.mapped(_sum, old, numbers=[unit], out=into)
 
         def means() -> Tree:
-            return shown(dense, total, context, 1.0 / (unit * k))
+            return shown(dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * k))
 
         out, new = applied_if(dense, due, inner, means, state.inner, context)
-        sums = rest.replaced(dense, zero_if(g, due, total, into))
-        count = stored(g, compute(_next_place, state.count, every=k), state.count)
+        sums = rest.replaced(dense, zero_if(g, due, total))
+        count = stored(g, 0.0 if flushes else compute(_next_place, count, every=k), count)
         return out, AccumulateState(count, sums, stored(g, due, state.due), new)
 
     def start(fresh: Fresh) -> AccumulateState:
         return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), inner.init(fresh.params))
 
-    return stateful(AccumulateState, rule, start, inner, stage="accumulate")
+    return stateful(AccumulateState, rule, start, inner, stage="accumulate", waits=True)
+
+
+def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+    r"""Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
+
+    With m gradients in the window:
+
+    .. math:: t\Bigl(\tfrac{1}{m} \sum_{s=t-m+1}^{t} g^{(s)}\Bigr)
+
+    The window is empty afterwards. Transforms around `accumulate`, or before it in a chain, see no gradient and keep
+    their states; those after it in a chain follow. With an empty window the result is zeros, and `has_updated` is
+    false.
+
+    Args:
+        tx: A transform with `accumulate` in it.
+        state: Its state.
+        params: The parameters, a tree like the gradients. The result has their dtypes.
+        **extra: As in `GradientTransformation.update`.
+
+    Returns:
+        The transformed mean and the new state, as from `GradientTransformation.update`.
+
+    Raises:
+        TypeError: `tx` is not a transform, or has no `accumulate`.
+        ValueError: One `accumulate` fills another.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx, params = gx.accumulate(gx.identity(), every=4), [np.zeros(2)]
+        >>> state = tx.init(params)
+        >>> for value in ([2.0, 8.0], [4.0, 0.0], [0.0, 1.0]):
+        ...     _, state = tx.update([np.array(value)], state)
+        >>> updates, state = gx.flush(tx, state, params)
+        >>> print(updates, int(state.count))
+        [array([2., 3.])] 0
+
+    References:
+        The last step of an epoch under ``gradient_accumulation_steps`` of Hugging Face's Accelerate.
+    """
+    tx = as_transformation("flush", tx, state, "gx.flush(tx, state, params)")
+    check_waits("flush", tx)
+    view = Tree.read(params)
+    if view is None:
+        return params, state
+    align.check_state(view, state)
+    nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
+    view, state = tx.rule(nothing, state, Context(params, extra, flushes=True))
+    return view.tree(), state
+
+
+def check_waits(what: str, tx: GradientTransformation) -> None:
+    """Reject a transformation without a window."""
+    if not tx.traits.waits:
+        raise TypeError(f"{what}: {tx!r} has no accumulate(...), so that no gradients wait to be applied")
 
 
 _sum = Combination(lambda xp, unit: (unit, 1.0))
@@ -93,6 +150,14 @@ _sum = Combination(lambda xp, unit: (unit, 1.0))
 
 def _is_last(xp: Any, count: Array, *, every: int) -> Array:
     return count + 1.0 >= every
+
+
+def _is_held(xp: Any, count: Array) -> Array:
+    return count > 0.0
+
+
+def _unscaled(xp: Any, count: Array, *, unit: float) -> Array:
+    return 1.0 / (unit * xp.where(count > 0.0, count, 1.0))
 
 
 def _next_place(xp: Any, count: Array, *, every: int) -> Array:

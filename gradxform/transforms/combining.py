@@ -11,7 +11,15 @@ import optree
 
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, is_transformation
-from gradxform.core.transform import Context, GradientTransformation, Traits, declared, stateless, wrong_state
+from gradxform.core.transform import (
+    Context,
+    GradientTransformation,
+    Traits,
+    declared,
+    once_flushed,
+    stateless,
+    wrong_state,
+)
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen, recorded
 
@@ -230,11 +238,13 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
         outer, new = view, []
         each = [None] * len(parts) if masks is None else masks(view)
         for rank, (tx, mask) in enumerate(zip(parts, each, strict=True)):
-            inside, state = tx.rule(
-                view if mask is None else view.focus(mask), states[rank] if stateful else None, context
-            )
-            view = inside if mask is None else inside.widen(outer)
+            state, traits = states[rank] if stateful else None, tx.traits
+            if not context.flushes or traits.waits or traits.stops:  # without a gradient, others do nothing
+                inside, state = tx.rule(view if mask is None else view.focus(mask), state, context)
+                view = inside if mask is None else inside.widen(outer)
             new.append(state)
+            if masks is None and traits.waits:
+                context = once_flushed(context, parts[rank + 1 :])
         return view, tuple(new) if stateful else states
 
     def start(params: Any) -> Any:

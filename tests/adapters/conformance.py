@@ -97,6 +97,10 @@ class Driver:
 
     state: Any
 
+    def flush(self) -> None:
+        """Apply what an unfinished window holds."""
+        raise NotImplementedError
+
     def save(self, folder: Path) -> None:
         """Write parameters, state and the optimizer's state."""
         raise NotImplementedError
@@ -164,12 +168,18 @@ class Oracle:
     def __init__(self, tx: Any, params: Leaves, driver: type[Driver], own: bool = False) -> None:
         self.tensors = functools.partial(tensors, driver.framework if own else "numpy")
         self.update = driver.mode(tx.update) if own and driver.mode is not None else tx.update
-        self.params, self.sign = params, -1 if driver.on_updates else 1
+        self.tx, self.params, self.sign = tx, params, -1 if driver.on_updates else 1
         self.state = tx.init(self.tensors(params))
 
     def step(self, gradients: Leaves) -> Leaves:
         given = {path: None if g is None else np.asarray(self.sign * g, g.dtype) for path, g in gradients.items()}
-        updates, self.state = self.update(self.tensors(given), self.state, self.tensors(self.params))
+        return self.moved(*self.update(self.tensors(given), self.state, self.tensors(self.params)))
+
+    def flush(self) -> Leaves:
+        return self.moved(*gx.flush(self.tx, self.state, self.tensors(self.params)))
+
+    def moved(self, updates: Any, state: Any) -> Leaves:
+        self.state = state
         made = {path: self.sign * array(update) for path, update in updates.items() if update is not None}
         return {path: np.asarray(p - made[path]) if path in made else p for path, p in self.params.items()}
 
@@ -389,6 +399,40 @@ for _name in LEFT_OUT:
                 assert_alike(driver.exact, run.read(), plain.read())
 
 
+FLUSHED = {
+    "alone": gx.accumulate(gx.trace(0.5), 4),
+    "in a chain": gx.chain(gx.freeze("head"), gx.trace(0.5), gx.accumulate(gx.clip_norm(1.0), 4), gx.scale(0.5)),
+    "in masks": gx.partition({"body/**": gx.accumulate(gx.clip_global_norm(1.0), 4)}, default=gx.trace(0.5)),
+    "skipped": gx.measure(gx.skip_nonfinite(gx.chain(gx.freeze("**/w"), gx.accumulate(gx.identity(), 4)))),
+}
+for _name, _tx in FLUSHED.items():
+
+    @case(f"flush, {_name}", stateful)
+    def _(driver: Kind, folder: Path, name: str = _name, tx: Any = _tx) -> None:
+        """An unfinished window is applied as its mean, and is empty afterwards; the next window is whole."""
+        run, oracle = driver(tx, ZEROS), Oracle(tx, ZEROS, driver)
+        for _ in range(2):
+            for i in range(7):
+                run.assign(ZEROS)
+                run.step(drawn(i))
+                agree(run.read(), oracle.step(drawn(i)), i)
+            for held in (True, False):
+                run.assign(ZEROS)
+                run.flush()
+                agree(run.read(), oracle.flush())
+                assert_state(run.state, oracle.state)
+                assert (bits(run.read()) != bits(ZEROS)) is held
+                assert name == "in masks" or bool(run.ask(gx.has_updated)) is held
+
+
+@case("nothing to flush", stateful)
+def _(driver: Kind, folder: Path) -> None:
+    run = driver(CHAIN, ONES)
+    with pytest.raises(TypeError, match=r"has no accumulate"):
+        run.flush()
+    assert bits(run.read()) == bits(ONES)
+
+
 @case("saved and resumed", lambda driver: driver.saves)
 def _(driver: Kind, folder: Path) -> None:
     """A run that another program continues gives the same bits."""
@@ -485,6 +529,10 @@ def _(driver: Kind, folder: Path) -> None:
             run.step(gradients)
             assert_ulp(run.read(), oracle.step(gradients), 1 if dtype.itemsize == 2 else 2, name)
         assert_state(run.state, oracle.state)
+        run = driver(gx.accumulate(gx.identity(), 2), start)  # whose mean is its sum's own array
+        for _ in range(2):
+            run.step(dict.fromkeys(SHAPES) | {"last": np.asarray([1.0, 2.0, -3.0], dtype)})
+        np.testing.assert_array_equal(np.complex64(run.read()["last"]), [-1.0, -2.0, 3.0])
 
 
 @case("a pattern that matches nothing")

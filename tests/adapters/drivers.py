@@ -57,6 +57,10 @@ class NumpyApply(ByHand):
             {path: p if given[path] is None else np.asarray(p - given[path]) for path, p in self.params.items()}
         )
 
+    def flush(self) -> None:
+        updates, self._state = gx.flush(self.tx, self._state, self.params)
+        self.assign({path: np.asarray(p - updates[path]) for path, p in self.params.items()})
+
     def read(self) -> Leaves:
         return dict(self.params)
 
@@ -112,6 +116,11 @@ class TorchApply(ByHand):
         if not self.may_skip or gx.has_updated(self._state):
             self.optimizer.step()
 
+    def flush(self) -> None:
+        self._state = gx.torch.apply_(self.tx, self.named, self._state, flush=True)
+        if gx.has_updated(self._state):
+            self.optimizer.step()
+
     def fill(self, gradients: Leaves) -> None:
         import torch
 
@@ -159,6 +168,9 @@ class TorchAttach(TorchApply):
     @state.setter
     def state(self, state: Any) -> None:
         self.attached.state = state
+
+    def flush(self) -> None:
+        self.attached.flush()
 
     def step(self, gradients: Leaves) -> None:
         if self.scale is None:
@@ -291,6 +303,12 @@ class Processor(TensorFlowApply):
     def state(self, state: Any) -> None:
         self.processor.state = state
 
+    def flush(self) -> None:
+        def flushed() -> Any:
+            return [variable.assign_sub(gradient) for gradient, variable in self.processor.flush()]
+
+        type(self).mode(flushed)()
+
     def checkpoint(self) -> Any:
         import tensorflow as tf
 
@@ -401,6 +419,11 @@ class Session(Processor):
         with self.graph.as_default():
             return self.session.run(question(self.processor.state))
 
+    def flush(self) -> None:
+        with self.graph.as_default():
+            pairs = self.processor.flush()
+            self.session.run([variable.assign_sub(gradient) for gradient, variable in pairs])
+
     @property
     def state(self) -> Any:
         import tensorflow as tf
@@ -442,7 +465,7 @@ class Optax(ByHand):
             "momentum": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, momentum=0.9)),
             "adamw": lambda: optax.adamw(0.1, weight_decay=0.5),
         }
-        self.params = dict(params)
+        self.tx, self.params = tx, dict(params)
         inner = optimizers[optimizer]()
         self.inside = "around" in how
         if self.inside:
@@ -475,6 +498,10 @@ class Optax(ByHand):
     def step(self, gradients: Leaves) -> None:
         updates, self.full = self.update(tensors("jax", gradients), self.full, tensors("jax", self.params))
         self.params |= {path: np.asarray(self.params[path] + array(u)) for path, u in updates.items() if u is not None}
+
+    def flush(self) -> None:
+        updates, self._state = gx.flush(self.tx, self._state, tensors("jax", self.params))
+        self.params |= {path: np.asarray(p - array(updates[path])) for path, p in self.params.items()}
 
     @property
     def traces(self) -> int:
@@ -532,6 +559,12 @@ class MlxWrap(Driver):
     @state.setter
     def state(self, state: Any) -> None:
         self.optimizer.gradient_transformation_state = state
+
+    def flush(self) -> None:
+        from mlx.utils import tree_flatten
+
+        made = self.optimizer.flush(self.tree(self.params))
+        self.params = {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
 
     def read(self) -> Leaves:
         return {path: array(leaf).copy() for path, leaf in self.params.items()}

@@ -122,6 +122,9 @@ class Wrap(Driver):
         given = [sparse(g, v) if isinstance(g, tuple) else g for g, v in zip(given, made, strict=True)]
         apply(self.optimizer, tensors(given), made)
 
+    def flush(self) -> None:
+        self.optimizer.flush()
+
     def read(self) -> Leaves:
         return {path: array(v).copy() for path, v in self.variables.items()}
 
