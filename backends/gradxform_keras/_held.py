@@ -114,7 +114,7 @@ class Held:
         check_waits("keras.wrap", self.tx)
         self.step.flushes = True
         try:
-            self.apply(optimizer, list(map(keras.ops.zeros_like, self.variables)))
+            self.apply(optimizer, [keras.ops.zeros_like(value_of(variable)) for variable in self.variables])
         finally:
             self.step.flushes = False
 

@@ -63,7 +63,6 @@ class Context(NamedTuple):
     """Whether there is no new gradient, and unfinished windows are applied; the gradients are zeros."""
 
 
-
 def once_flushed(context: Context, later: Sequence[GradientTransformation]) -> Context:
     """The context of what follows a window, which gets a gradient also when it is flushed."""
     if context.flushes and any([tx.traits.waits for tx in later]):
