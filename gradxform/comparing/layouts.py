@@ -38,15 +38,11 @@ class Layout(NamedTuple):
         """The array in this layout, without a copy where there need be none."""
         if self.part is not None:
             axis, start, stop, *sections = self.part
-            whole = (slice(None),) * axis
-            if sections:
-                before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
-                array = array.reshape(*before, sections[0], size // sections[0], *after)[
-                    (*whole, slice(None), slice(start, stop))
-                ]
-                array = array.reshape(*before, -1, *after)
-            else:
-                array = array[(*whole, slice(start, stop))]
+            before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+            count = sections[0] if sections else 1
+            array = array.reshape(*before, count, size // count, *after)
+            array = array[(slice(None),) * (axis + 1) + (slice(start, stop),)]
+            array = array.reshape(*before, count * (stop - start), *after)
         if self.gates is not None:
             array = reordered(array, self.gates)
         if self.axes is not None:
@@ -59,46 +55,48 @@ class Layout(NamedTuple):
         Raises:
             ValueError: the layout does not fit.
         """
-        if self.part is not None:
-            axis, start, stop, *sections = self.part
-            count = sections[0] if sections else 1
-            if not 0 <= axis < len(shape) or count < 1 or shape[axis] % count:
-                raise ValueError(f"part {list(self.part)} does not fit the shape {shape}")
-            if not 0 <= start < stop <= shape[axis] // count:
-                raise ValueError(f"part {list(self.part)} does not fit the shape {shape}")
-            shape = (*shape[:axis], (stop - start) * count, *shape[axis + 1 :])
-        if self.gates is not None:
-            axis, order = self.gates
-            if not 0 <= axis < len(shape) or sorted(order) != list(range(len(order))) or shape[axis] % len(order):
-                raise ValueError(f"gates {[axis, *order]} do not fit the shape {shape}")
-        if self.axes is not None:
-            if sorted(self.axes) != list(range(len(shape))):
-                raise ValueError(f"axes {list(self.axes)} do not fit the shape {shape}")
-            shape = tuple(shape[axis] for axis in self.axes)
-        if self.shape is not None:
-            if math.prod(self.shape) != math.prod(shape) or min(self.shape, default=0) < 0:
-                raise ValueError(f"shape {list(self.shape)} does not fit the shape {shape}")
-            shape = self.shape
+        for field, value in self._asdict().items():
+            if value is None:
+                continue
+            numbers, fits, wanted = list(value), True, shape
+            if field == "part":
+                axis, start, stop, *sections = value
+                count = sections[0] if sections else 1
+                fits = 0 <= axis < len(shape) and count > 0 and not shape[axis] % count
+                fits = fits and 0 <= start < stop <= shape[axis] // count
+                wanted = (*shape[:axis], (stop - start) * count, *shape[axis + 1 :])
+            elif field == "gates":
+                axis, order = value
+                numbers = [axis, *order]
+                fits = 0 <= axis < len(shape) and sorted(order) == list(range(len(order)))
+                fits = fits and not shape[axis] % len(order)
+            elif field == "axes":
+                fits = sorted(value) == list(range(len(shape)))
+                wanted = tuple(shape[axis] for axis in value) if fits else shape
+            else:
+                fits = math.prod(value) == math.prod(shape) and min(value, default=0) >= 0
+                wanted = value
+            if not fits:
+                raise ValueError(f"{field} {numbers} {'do' if field[-1] == 's' else 'does'} not fit the shape {shape}")
+            shape = wanted
         return shape
 
     @property
     def words(self) -> str:
         """What is done, for people; empty if nothing is."""
-        return ", ".join(
-            words
-            for words, there in (
-                (_part(self.part) if self.part else "", self.part),
-                (f"blocks {self.gates.order} of axis {self.gates.axis}" if self.gates else "", self.gates),
-                ("transposed" if self.axes == (1, 0) else f"axes {self.axes}", self.axes),
-                (f"reshaped to {self.shape}", self.shape),
-            )
-            if there
-        )
+        words = [f"part {self.slices}"] if self.part else []
+        words += [f"blocks {self.gates.order} of axis {self.gates.axis}"] if self.gates else []
+        words += ["transposed" if self.axes == (1, 0) else f"axes {self.axes}"] if self.axes else []
+        return ", ".join([*words, *([f"reshaped to {self.shape}"] if self.shape else [])])
 
-
-def _part(part: tuple[int, ...]) -> str:
-    axis, start, stop, *sections = part
-    return f"part {(start, stop)} of {f'each of {sections[0]} sections of ' if sections else ''}axis {axis}"
+    @property
+    def slices(self) -> str:
+        """The part that is meant, as it is written in Python; empty if it is the whole."""
+        if self.part is None:
+            return ""
+        axis, start, stop, *sections = self.part
+        of = f", {sections[0]} times" if sections else ""
+        return f"[{', '.join([':'] * axis + [f'{start}:{stop}'])}{of}]"
 
 
 SAME = Layout()

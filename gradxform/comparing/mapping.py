@@ -54,11 +54,7 @@ class Pair(NamedTuple):
 
 def named(view: View) -> str:
     """A path, and the part of the leaf that is meant."""
-    if view.layout.part is None:
-        return view.path
-    axis, start, stop, *sections = view.layout.part
-    of = f", {sections[0]} times" if sections else ""
-    return f"{view.path}[{', '.join([':'] * axis + [f'{start}:{stop}'])}{of}]"
+    return view.path + view.layout.slices
 
 
 class Map(NamedTuple):

@@ -104,7 +104,7 @@ def distance(a: Any, b: Any) -> Distance:
 
 def _power(x: Any) -> int:
     """The power of two that float64 numbers are divided by, so that their squares are numbers; mostly 0."""
-    if x.dtype.name not in ("float64", "complex128"):
+    if x.dtype not in (np.float64, np.complex128):
         return 0
     wide = np.abs(_wide(x))
     power = int(np.frexp(np.max(wide, where=np.isfinite(wide), initial=0.0))[1])
@@ -117,7 +117,7 @@ def stored(x: Any) -> str:
         return ""
     sample = x[:: max(1, x.size // _SAMPLE)]
     sample = sample[np.isfinite(sample) & (sample != 0)]
-    if np.unique(sample).size < _VALUES or not np.mod(sample / np.abs(sample).min(), 1).any():
+    if sample.size < _VALUES or np.unique(sample).size < _VALUES or not np.mod(sample / np.abs(sample).min(), 1).any():
         return ""  # too few values, or multiples of one: counts, steps of a quantizer
     if not (sample.view(np.uint32) & 0xFFFF).any():
         return "bfloat16"
@@ -128,7 +128,7 @@ def stored(x: Any) -> str:
 def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     if one.kind == "c" or other.kind == "c":
         return np.dtype(np.result_type(one, other))
-    return max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
+    return one if one == other else max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
 
 
 def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) -> tuple[float, ...]:

@@ -162,7 +162,7 @@ class _Matching:
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
-        led: dict[tuple[str, ...], dict[tuple[str, ...], float]] = {}
+        led: dict[names.Module, dict[names.Module, float]] = {}
         for one, other, sure in self.made if self.left_a and self.left_b else ():
             ends, end = led.setdefault(_module(one), {}), _module(other)
             ends[end] = max(sure, ends.get(end, 0.0))
@@ -212,7 +212,7 @@ def _always(one: Leaf, other: Leaf) -> bool:
     return True
 
 
-def _module(leaf: Leaf) -> tuple[str, ...]:
+def _module(leaf: Leaf) -> names.Module:
     return leaf.about.module
 
 
@@ -265,7 +265,7 @@ def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
 
 
-def _in_modules(leaves: Iterable[tuple[Leaf, tuple[str, ...]]]) -> list[Keyed]:
+def _in_modules(leaves: Iterable[tuple[Leaf, names.Module]]) -> list[Keyed]:
     """Leaves by their module, role and size."""
     return [((module, leaf.about.role, leaf.size), leaf) for leaf, module in leaves]
 

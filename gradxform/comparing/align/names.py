@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from gradxform.functions.conventions import ALIASES, ROLES, WRAPPERS
 
-Module = tuple[str, ...]
+Module = tuple[tuple[str, int], ...]
 """Names and numbers of modules, from the outermost on."""
+_NONE = -1
+"""The number of a module without one, as of the first of dense, dense_1 and dense_2."""
 
 _LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
 
@@ -56,12 +58,15 @@ def _in_order(parts: Sequence[str]) -> list[str]:
 
 
 def _tokens(modules: Iterable[str]) -> Module:
-    found: list[str] = []
+    found: list[tuple[str, int]] = []
     for module in modules:
         match = re.fullmatch(r"(.*?)_?(\d+)", module)
-        for token in (match[1], match[2]) if match else (module,):
-            if token and token not in WRAPPERS:
-                found.append(ALIASES.get(token, token))
+        token, number = (match[1], int(match[2])) if match else (module, _NONE)
+        token = "" if token in WRAPPERS else ALIASES.get(token, token)
+        if not token and found and found[-1][1] == _NONE:
+            found[-1] = found[-1][0], number
+        elif token or number != _NONE:
+            found.append((token, number))
     return tuple(found)
 
 
@@ -75,54 +80,40 @@ def without_common(modules: Sequence[Module]) -> list[Module]:
     return [module[shared:] for module in modules]
 
 
-def ranked(a: list[Module], b: list[Module]) -> tuple[list[Module], list[Module]]:
+def ranked(a: Sequence[Module], b: Sequence[Module]) -> list[Sequence[Module]]:
     """Modules with numbers counted from 0 and without gaps: fc1 and fc2 are dense and dense_1, layers 0, 2 are 0, 1.
 
     Where one side has more numbers, they are left as they are.
     """
-    place = 0
-    while any(len(module) >= place for module in (*a, *b)):
-        one, other = _numbers(a, place), _numbers(b, place)
-        alike = {
-            prefix: (one[prefix], other[prefix])
-            for prefix in one.keys() & other.keys()
-            if len(one[prefix]) == len(other[prefix]) and {*one[prefix], *other[prefix]} != {_NONE}
-        }
-        a, b = (
-            [_ranked(module, place, {prefix: numbers[side] for prefix, numbers in alike.items()}) for module in modules]
-            for side, modules in enumerate((a, b))
-        )
-        place += 1
-    return a, b
+    sides: list[Sequence[Module]] = [a, b]
+    for place in range(max(map(len, (*a, *b)), default=0)):
+        numbers = [_numbers(side, place) for side in sides]
+        alike = {key for key in numbers[0].keys() & numbers[1].keys() if len(numbers[0][key]) == len(numbers[1][key])}
+        sides = [
+            [_ranked(module, place, {key: there[key] for key in alike}) for module in side]
+            for side, there in zip(sides, numbers, strict=True)
+        ]
+    return sides
 
 
-_NONE = -1
-"""The number of a module without one, as of the first of dense, dense_1 and dense_2."""
+Siblings = dict[tuple[Module, str], list[int]]
 
 
-def _number(module: Module, place: int) -> int:
-    return int(module[place]) if len(module) > place and module[place].isdecimal() else _NONE
-
-
-def _numbers(modules: Iterable[Module], place: int) -> dict[Module, list[int]]:
-    """The numbers at a place, in order, for each beginning of a module."""
-    found: dict[Module, set[int]] = {}
+def _numbers(modules: Iterable[Module], place: int) -> Siblings:
+    """The numbers of modules of one name at a place, in order; beside one numbered 0, one without is another module."""
+    found: dict[tuple[Module, str], set[int]] = {}
     for module in modules:
-        number = _number(module, place)
-        if len(module) >= place and (place or number != _NONE or not module):
-            found.setdefault(module[:place], set()).add(number)
-    for numbers in found.values():
-        if 0 in numbers:
-            numbers.discard(_NONE)  # a neighbour of what is numbered, not the first of it
-    return {prefix: sorted(numbers) for prefix, numbers in found.items()}
+        if len(module) > place:
+            found.setdefault((module[:place], module[place][0]), set()).add(module[place][1])
+    return {key: sorted(there - {_NONE} if 0 in there else there) for key, there in found.items()}
 
 
-def _ranked(module: Module, place: int, alike: Mapping[Module, list[int]]) -> Module:
-    number, numbers = _number(module, place), alike.get(module[:place], [])
-    if len(module) < place or number not in numbers or not (place or number != _NONE or not module):
+def _ranked(module: Module, place: int, alike: Siblings) -> Module:
+    name, number = module[place] if len(module) > place else ("", _NONE)
+    numbers = alike.get((module[:place], name), [])
+    if len(module) <= place or number not in numbers:
         return module
-    rank = () if len(numbers) == 1 else (str(numbers.index(number)),)
-    return (*module[:place], *rank, *module[place + (number != _NONE) :])
+    return (*module[:place], (name, numbers.index(number)), *module[place + 1 :])
 
 
 def in_order(paths: Sequence[str]) -> list[int]:

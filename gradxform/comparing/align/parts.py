@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gradxform.comparing.align.names import Name, read
+from gradxform.comparing.align.names import Module, Name, read
 from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
 from gradxform.functions.conventions import FUSED, GATES, OTHER_GATES
 
@@ -49,7 +49,7 @@ class Leaf(NamedTuple):
 def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
     """The leaves of a recording; fused ones as parts if the other recording has the parts."""
     own, cells = cells_of(shapes), cells_of(other)
-    linen = {token for path, shape in other.items() for token in read(path, len(shape)).module}
+    linen = {token for path, shape in other.items() for token, _ in read(path, len(shape)).module}
     found: list[Leaf] = []
     for path, shape in shapes.items():
         parts = list(_projections(path, shape, other))
@@ -91,11 +91,11 @@ def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterato
 
 def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, Shape]) -> tuple[int, ...] | None:
     """The sizes of the parts in a module of the other recording that has them all, and so many elements in all."""
-    modules: dict[tuple[str, ...], dict[str, int]] = {}
+    modules: dict[Module, dict[str, int]] = {}
     for path, shape in other.items():
         name = read(path, len(shape))
-        if name.module and name.module[-1] in tokens and bias == (name.role == "bias"):
-            modules.setdefault(name.module[:-1], {})[name.module[-1]] = math.prod(shape)
+        if name.module and name.module[-1][0] in tokens and bias == (name.role == "bias"):
+            modules.setdefault(name.module[:-1], {})[name.module[-1][0]] = math.prod(shape)
     for found in modules.values():
         if set(found) == set(tokens) and sum(found.values()) == total:
             return tuple(found[token] for token in tokens)
@@ -130,8 +130,8 @@ def _gates(path: str, shape: Shape, count: int, keras: bool) -> Iterator[Leaf]:
     if shape[axis] % count == 0:
         size = shape[axis] // count
         for place, gate in enumerate(OTHER_GATES.get(("keras", count), GATES[count]) if keras else GATES[count]):
-            path_of = "/".join((*name.module, f"{side}{gate}", kind))
-            yield _part(path_of, path, shape, axis, place * size, size)
+            modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
+            yield _part("/".join((*modules, f"{side}{gate}", kind)), path, shape, axis, place * size, size)
 
 
 def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) -> Leaf:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.layouts import COUNTS, blocks, reordered
+from gradxform.comparing.layouts import COUNTS, blocks, candidates, reordered
 
 _GATES = (3, 4)
 
@@ -28,10 +28,11 @@ def apart(a: Any, b: Any) -> float:
 
 def _ways(a: Any, b: Any) -> Iterator[tuple[Any, str, str]]:
     """The array in other places, a kind and words."""
-    for axes in itertools.permutations(range(a.ndim)) if 1 < a.ndim <= 5 else ():
-        if tuple(a.shape[axis] for axis in axes) == b.shape and axes != tuple(range(a.ndim)):
-            transposed = ("transposed", "transposed") if axes == (1, 0) else ("axes", f"with its axes in order {axes}")
-            yield a.transpose(axes), *transposed
+    for layout in candidates(a.shape, b.shape):
+        if layout.axes is not None:
+            transposed = layout.axes == (1, 0)
+            words = "transposed" if transposed else f"with its axes in order {layout.axes}"
+            yield layout.of(a), "transposed" if transposed else "axes", words
     for axis, heads in itertools.product(range(a.ndim), COUNTS):
         size = a.shape[axis]
         for outer in {heads, size // heads} if size % heads == 0 and size > heads else ():

@@ -95,46 +95,51 @@ def update(e: Evidence) -> Iterator[Finding]:
     found = _first_moves(e)
     if found is None:
         return
-    step, after, moves, bad = found
-    for rule in (_still, _settings, _decoupled, _factor):
-        made = rule(e, step, after, moves, bad)
+    for rule in (_still, _settings, _decoupled, _factor, _unknown):
+        made = rule(e, *found)
         if made is not None:
             yield made
             return
-    if after - step == 1:
-        tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam, RAdam or Lion that was tried predicts the moves"
-        text = (
-            f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
-            f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
-            "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
-        )
-        yield Finding("optimizer", text, step, e.labels(bad), is_certain=False)
+
+
+def _unknown(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+    """Moves that no setting predicts."""
+    tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam, RAdam or Lion that was tried predicts the moves"
+    text = (
+        f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
+        f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
+        "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
+    )
+    return Finding("optimizer", text, step, e.labels(bad), is_certain=False) if after - step == 1 else None
 
 
 def _still(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
-    for side, run in enumerate("AB"):
-        moving = [i for i, move in moves.items() if (move.a, move.b)[side].any()]
+    for side in e.sides:
+        moving = [i for i, move in moves.items() if (move.a, move.b)[side.place].any()]
         still = [i for i in bad if i not in moving]
         if not still:
             continue
-        pattern = [
-            any(_moves_between(e, i, side, *ends) for i in still) for ends in zip(e.steps, e.steps[1:], strict=False)
-        ]
-        begun = next((at for at, moved in zip(e.steps[1:], pattern, strict=True) if moved and at > after), None)
-        period = next((n for n in range(2, len(pattern) // 2 + 1) if _is_each(pattern, n)), 0)
-        names = f"{some(e.labels(still))} does not move" if moving else "No parameter moves"
-        text = (
-            f"{names} in {run} from step {step} to {e.steps[-1] if begun is None else after}, though it has a gradient"
+        intervals = list(zip(e.steps, e.steps[1:], strict=False))
+        pattern = [any(_has_moved(e, i, side.place, *ends) for i in still) for ends in intervals]
+        begun = next(
+            (later for (at, later), moved in zip(intervals, pattern, strict=True) if moved and at >= after), None
         )
+        period = next((n for n in range(2, len(pattern) // 2 + 1) if _is_each(pattern, n)), 0)
+        why = (
+            "frozen there, or the optimizer does not have it"
+            if moving
+            else "frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)"
+        )
+        if begun is not None:
+            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
         if period:
-            text += f", and moves at each {period}. step alone: gradients are accumulated, or steps left out."
-        elif begun is not None:
-            text += f", and has moved at step {begun}: a warm-up from zero, or a step on every second batch or later?"
-        elif moving:
-            text += ": frozen there, or the optimizer does not have it."
-        else:
-            text += ": frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)."
+            why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
+        names, end = f"{some(e.labels(still))} does not move" if moving else "No parameter moves", e.steps[-1]
+        text = (
+            f"{names} in {side.name} from step {step} to {end if begun is None else after}, though it has a gradient: "
+            f"{why}."
+        )
         certain = bool(period or (moving and begun is None))
         return Finding("frozen", text, step, e.labels(still), is_certain=certain)
     return None
@@ -145,7 +150,7 @@ def _is_each(pattern: list[bool], period: int) -> bool:
     return pattern == [(at + 1) % period == 0 for at in range(len(pattern))]
 
 
-def _moves_between(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
+def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
     there = e.has(i, "parameters", step) and e.has(i, "parameters", later)
     return there and not np.array_equal(*(e.samples(i, "parameters", at)[side] for at in (step, later)))
 

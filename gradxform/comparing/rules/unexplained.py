@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -22,19 +22,15 @@ _STEPS, _LEAVES = 12, 16
 
 def losses(e: Evidence) -> Iterator[Finding]:
     """Losses that rounding does not explain, at a step at which it explains the gradients."""
-    for step in e.steps:
-        if (e.step is not None and step >= e.step) or e.tolerated:
-            return
-        if e.loss_gap(step):
-            one, other = unequal(*e.losses[step])
-            text = (
-                f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the "
-                "loss that is reported is not the one that is trained (a sum and a mean, before and after a step, a "
-                "running mean), or a part of it has no gradient (a constant, a penalty that is detached)."
-            )
-            numbers = dict(zip("ab", e.losses[step], strict=True))
-            yield Finding("loss", text, step, (), numbers)
-            return
+    steps = (step for step in e.steps if not e.tolerated and (e.step is None or step < e.step) and e.loss_gap(step))
+    for step in itertools.islice(steps, 1):
+        one, other = unequal(*e.losses[step])
+        text = (
+            f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the loss "
+            "that is reported is not the one that is trained (a sum and a mean, before and after a step, a running "
+            "mean), or a part of it has no gradient (a constant, a penalty that is detached)."
+        )
+        yield Finding("loss", text, step, (), dict(zip("ab", e.losses[step], strict=True)))
 
 
 def dtypes(e: Evidence) -> Iterator[Finding]:
@@ -51,19 +47,18 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
-    if e.step in (None, e.steps[0]) or e.tolerated or ("parameters" in e.rows and e.values):
-        return
-    if 2 * len(e.bad) > len(e.significant):
+    known = e.tolerated or ("parameters" in e.rows and e.values)
+    if e.step not in (None, e.steps[0]) and not known and 2 * len(e.bad) > len(e.significant):
         text = (
-            f"All agrees up to step {_before(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: the "
-            "optimizers may differ, or the data from then on, or rounding has grown. Record parameters in both runs "
-            "(parameters=), and batches, to decide."
+            f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: the optimizers may "
+            "differ, or the data from then on, or rounding has grown. Record parameters in both runs (parameters=), "
+            "and batches, to decide."
         )
-        yield Finding("optimizer", text, e.step, e.labels(e.bad), is_certain=False)
+        yield Finding("optimizer", text, e.at, e.labels(e.bad), is_certain=False)
 
 
-def _before(e: Evidence) -> int:
-    return e.steps[e.steps.index(e.at) - 1]
+def _agreed(e: Evidence) -> str:
+    return f"All agrees up to step {e.steps[e.steps.index(e.at) - 1]}"
 
 
 def grown(e: Evidence) -> Iterator[Finding]:
@@ -78,10 +73,9 @@ def grown(e: Evidence) -> Iterator[Finding]:
     gap, agree = e.loss_gap(e.step), set(e.significant) - set(e.bad)
     if (begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
         return
-    begin = "" if begins else f"All agrees up to step {_before(e)}. "
     known = [words for words, there in (("the parameters", "parameters" in e.rows), ("the losses", gap == 0)) if there]
     text = (
-        f"{begin}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{'' if begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
         f"{e.distance(e.worst).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} still agree: "
         "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
         "belong to two trainings and tell nothing."
@@ -92,9 +86,13 @@ def grown(e: Evidence) -> Iterator[Finding]:
 def _few_of_half(e: Evidence) -> bool:
     """Whether few leaves part, and little: in half precision inputs are rounded over their kinks at any step."""
     arithmetic = e.judged[e.tree].arithmetic
-    apart = max(scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad)
-    half = arithmetic.unit >= BY_NAME["float16"].unit
-    return half and apart <= arithmetic.grown and len(e.bad) <= len(e.significant) / 4
+    half = arithmetic.unit >= BY_NAME["float16"].unit and len(e.bad) <= len(e.significant) / 4
+    return half and _apart(e) <= arithmetic.grown
+
+
+def _apart(e: Evidence) -> float:
+    """The largest difference, over the norm of a leaf or its neighbours."""
+    return max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
 
 
 def _parameters_agree(e: Evidence, step: int) -> bool:
@@ -118,7 +116,10 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     steps = list(e.rows[e.tree])[:_STEPS]
     if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
         return
-    like = _likeness(e, steps)
+    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
+    samples = [[e.samples(i, e.tree, step) for i in places] for step in steps]
+    sides = [[np.concatenate([[0.0], *(pair[k] for pair in pairs)]) for pairs in samples] for k in (0, 1)]
+    like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
     best, own = like.argmax(1), np.diagonal(like)
     others = [i for i in range(len(steps)) if best[i] != i and 1 - like[i, best[i]] < NEAREST_STEP * (1 - own[i])]
     if len(others) >= max(1, len(steps) // 3):
@@ -131,25 +132,14 @@ def data_order(e: Evidence) -> Iterator[Finding]:
         yield Finding("data_order", text, e.step, (), {"steps": len(others)}, is_certain=False)
 
 
-def _likeness(e: Evidence, steps: list[int]) -> Any:
-    """The cosine of the gradients of each step in A and each in B, of samples of all leaves together."""
-    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
-    sides: tuple[list[Any], list[Any]] = ([np.zeros(1)] * len(steps), [np.zeros(1)] * len(steps))
-    for k, step in enumerate(steps):
-        samples = [e.samples(i, e.tree, step) for i in places]
-        for side, vectors in enumerate(sides):
-            vectors[k] = np.concatenate([np.zeros(1), *(pair[side] for pair in samples)])
-    return np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
-
-
 def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
-    stored, fits = [stored_as(e.row, side) for side in (0, 1)], _rounding(e)
-    for run, own, other in (("A", *stored), ("B", *reversed(stored))):
-        if e.step is not None and own and own != other and fits:
+    stored = [stored_as(e.row, side.place) for side in e.sides]
+    for side, own, other in zip(e.sides, stored, stored[::-1], strict=True):
+        if e.step is not None and own and own != other and _rounding(e):
             text = (
-                f"{run} computes in {own}: most of its gradients are {own} numbers, kept as float32. The differences "
-                "have the size of its rounding."
+                f"{side.name} computes in {own}: most of its gradients are {own} numbers, kept as float32. The "
+                "differences have the size of its rounding."
             )
             yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
             return
@@ -157,8 +147,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
 
 def _rounding(e: Evidence) -> str:
     """The finest format whose rounding is as large as the differences."""
-    apart = max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
-    return next((name for name in ("TF32", "bfloat16") if apart <= BY_NAME[name].budget), "")
+    return next((name for name in ("TF32", "bfloat16") if _apart(e) <= BY_NAME[name].budget), "")
 
 
 _SEEN = {
@@ -204,7 +193,7 @@ def vague(e: Evidence) -> Iterator[Finding]:
         begin="The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences",
     )
     numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
-    yield Finding(kind, f"{text}{_of_time(e)}{_of_losses(e)}", e.at, e.labels(places), numbers, is_certain=False)
+    yield Finding(kind, text + _where_to_look(e), e.at, e.labels(places), numbers, is_certain=False)
 
 
 def _directions(distances: list[Distance]) -> list[float]:
@@ -223,28 +212,23 @@ def _together(e: Evidence) -> tuple[float, float]:
     return math.fsum(parts), other / one
 
 
-def _of_time(e: Evidence) -> str:
-    """When it began."""
-    if e.step in (None, e.steps[0]):
-        return ""
-    before = _before(e)
-    return (
-        f" All agrees up to step {before}: either something changes then (a schedule, a phase of training, the data), "
-        f"or the optimizers move the parameters otherwise after step {before}."
-    )
-
-
-def _of_losses(e: Evidence) -> str:
-    """Where to look, by the losses."""
+def _where_to_look(e: Evidence) -> str:
+    """When it began, and where to look, by the losses."""
+    text = ""
+    if e.step not in (None, e.steps[0]):
+        text = (
+            f" {_agreed(e)}: either something changes then (a schedule, a phase of training, the data), or the "
+            "optimizers move the parameters otherwise after it."
+        )
     if e.loss_tells(e.at) and e.loss_gap(e.at):
         one, other = unequal(*e.losses[e.at])
-        return f" The losses differ too ({one} and {other}): look at the way forward, and the loss."
+        return f"{text} The losses differ too ({one} and {other}): look at the way forward, and the loss."
     if e.losses_agree(e.at):
-        return (
+        text += (
             " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
             "then at what changes a loss little."
         )
-    return ""
+    return text
 
 
 def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
