@@ -1,7 +1,10 @@
-"""What `gradxform compare` shows: what was compared, a row for each leaf, the verdict and its causes."""
+"""What `gradxform compare` shows, in the terminal and on a page: a row for each leaf, the verdict and its causes."""
 
 from __future__ import annotations
 
+import base64
+import html as escaping
+import io
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import gradxform
 from gradxform.cli.console import say
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
@@ -124,3 +128,42 @@ def _verdict(found: Comparison) -> str:
         return f"Within: over {steps}, {f'the {found.tree} are equal in every element.' if equal else found.agreement}"
     at = f"from step {judged.first} on" if judged.first is not None else "in what precedes them"
     return f"Beyond: over {steps} the {found.tree} differ by up to {level:.1e}, {at}."
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_WIDTH = 1000
+"""Columns, so that no row of a table is broken; the page scrolls."""
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
+pre { overflow-x: auto; line-height: 1.2; } pre.text { white-space: pre-wrap; } img { max-width: 100%; }
+"""
+
+
+def html(found: Comparison) -> str:
+    """The whole page: what the terminal shows with `--all`, the picture, and how each pair was found."""
+    from gradxform.cli.compare.picture import png
+
+    title = escaping.escape(f"{found.a.folder.name} and {found.b.folder.name}")
+    console = Console(record=True, file=io.StringIO(), width=_WIDTH)
+
+    def shown(kind: str) -> str:
+        return f'<pre class="{kind}">{console.export_html(inline_styles=True, code_format="{code}")}</pre>\n'
+
+    say_causes(found, console)
+    say_runs(found, console)
+    words = shown("text")
+    console.print(table(found, rows(found)))
+    pairs = Table("leaf in A", "leaf in B", "by", "sure", title="Alignment", title_justify="left", title_style="")
+    for pair in found.pairs:
+        pairs.add_row(escape(named(pair.a)), escape(named(pair.b)), pair.how, f"{pair.sure:.0%}")
+    console.print(pairs)
+    about = "Distance of each leaf at each step, and the global norms of both runs"
+    picture = base64.b64encode(png(found)).decode("ascii")
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>gradxform compare: {title}'
+        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{words}"
+        f'<p><img alt="{about}" src="data:image/png;base64,{picture}"></p>\n{shown("tables")}'
+        f"<p>gradxform {gradxform.__version__}</p>\n</body>\n</html>\n"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from gradxform.cli import writing
-from gradxform.cli.compare.rows import show
+from gradxform.cli.compare.rows import html, show
 from gradxform.cli.console import progress, say
 from gradxform.comparing import mapping
 from gradxform.comparing.comparison import compare
@@ -54,9 +54,7 @@ def run(
 
         _write(console, picture, lambda part: drawing.write(found, part))
     if report is not None:
-        from gradxform.cli.compare import page
-
-        _write(console, report, lambda part: part.write_text(page.html(found), encoding="utf-8"))
+        _write(console, report, lambda part: part.write_text(html(found), encoding="utf-8"))
     return int(not found.within)
 
 
