@@ -70,11 +70,8 @@ def of_leaves(
     rows, leaves = list(zip(*columns, strict=True)), columns[0]
     out: list[Any] = [None] * len(rows)
     with np.errstate(all="ignore"):
-        for (factor, kinds), small in threads.together(leaves, list(map(_kind, rows, factors))):
-            joined = [
-                np.concatenate([column[i] for i in small], axis=None, dtype=kind)
-                for column, kind in zip(columns, kinds, strict=True)
-            ]
+        for (factor, _), small in threads.together(leaves, list(map(_kind, rows, factors))):
+            joined = [np.concatenate([column[i] for i in small], axis=None) for column in columns]
             found, start = np.empty(joined[0].size, sums_dtype(joined[0])), 0
             kernel = _kernel(formula, found.dtype.type, numbers, factor, static)
             kernel(Block(0, [leaves[i].size for i in small]), found, *joined)
@@ -82,9 +79,8 @@ def of_leaves(
                 end = start + leaves[i].size
                 out[i] = found[start:end].reshape(leaves[i].shape).copy()
                 start = end
-        rest = [i for i, found in enumerate(out) if found is None]
         work: list[_Work] = []
-        for i in rest:
+        for i in [i for i, found in enumerate(out) if found is None]:
             out[i] = _room(leaves[i], None if into is None else into[i])
             kernel = _kernel(formula, out[i].real.dtype.type, numbers, factors[i], static)
             if out[i].dtype.kind == "c":
@@ -92,7 +88,8 @@ def of_leaves(
                 work.append((kernel, [part.imag for part in rows[i]], out[i].imag))
             else:
                 work.append((kernel, rows[i], out[i]))
-        _do(work)
+        if work:
+            _do(work)
     return out
 
 
@@ -134,8 +131,8 @@ def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, st
     """Return the kernel of a formula of real elements, in a dtype of sums."""
     if isinstance(formula, Combination):
         given = weights_of(formula, Namespace, numbers, factor)
-        weights = [number if np.ndim(number) else float(number) for number in given]
-        if kind is np.float64 or not any([not np.ndim(weight) and is_extreme(weight) for weight in weights]):
+        weights = [number if getattr(number, "ndim", 0) else float(number) for number in given]
+        if kind is np.float64 or not any([isinstance(weight, float) and is_extreme(weight) for weight in weights]):
             return functools.partial(_combined, [kind(weight) for weight in weights])
         return functools.partial(_combined_in_steps, weights)
     given = [kind(number) for number in numbers]
