@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -91,12 +92,11 @@ def distance(a: Any, b: Any) -> Distance:
     else:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             parts = list(threads.map(part, starts))
-    table = np.array(parts, np.float64)
-    aa, bb, ab, squares, lost_a, lost_b, apart = (float(x) for x in table[:, :7].sum(0))
-    units, largest_a, largest_b = (float(x) for x in table[:, 7:].max(0))
-    norms = np.sqrt([aa, bb, squares])
-    scale = float(norms[0] * norms[1])
-    norm_a, norm_b, difference = (float(x) for x in np.ldexp(norms, power))
+    columns = list(zip(*parts, strict=True))
+    aa, bb, ab, squares, lost_a, lost_b, apart = map(sum, columns[:7])
+    units, largest_a, largest_b = map(max, columns[7:])
+    scale = math.sqrt(aa) * math.sqrt(bb)
+    norm_a, norm_b, difference = (float(np.ldexp(math.sqrt(x), power)) for x in (aa, bb, squares))
     cosine = ab / scale if scale else float(norm_a == norm_b)
     lost, formats = (int(lost_a), int(lost_b)), (stored(a), stored(b))
     return Distance(norm_a, norm_b, cosine, difference, units, largest_a, largest_b, *lost, a.size, int(apart), formats)
@@ -117,11 +117,12 @@ def stored(x: Any) -> str:
         return ""
     sample = x[:: max(1, x.size // _SAMPLE)]
     sample = sample[np.isfinite(sample) & (sample != 0)]
-    if sample.size < _VALUES or np.unique(sample).size < _VALUES or not np.mod(sample / np.abs(sample).min(), 1).any():
-        return ""  # too few values, or multiples of one: counts, steps of a quantizer
-    if not (sample.view(np.uint32) & 0xFFFF).any():
-        return "bfloat16"
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        few = sample.size < _VALUES or np.unique(sample).size < _VALUES
+        if few or not np.mod(sample / np.abs(sample).min(), 1).any():
+            return ""  # too few values, or multiples of one: counts, steps of a quantizer
+        if not (sample.view(np.uint32) & 0xFFFF).any():
+            return "bfloat16"
         return "float16" if np.array_equal(sample.astype(np.float16).astype(np.float32), sample) else ""
 
 
