@@ -3,8 +3,8 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_jax._optax import as_optax, freeze
 from gradxform_jax.kernels import backend as backend
+from gradxform_jax.optax import as_optax, freeze
 
 __all__ = ["as_optax", "freeze"]
 

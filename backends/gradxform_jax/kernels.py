@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ from jax import lax
 
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backend
-from gradxform.numerics import DOUBLE, dtype_name, matrices, rescale
+from gradxform.numerics import DOUBLE, dtype_name, elementwise, matrices, ranking, rescale, sums_dtype
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_jax import _norms, _private, _products, _ranking, _scalars
-from gradxform_jax._compiled import compiled, is_traced, strong
-from gradxform_jax._namespace import Namespace, barrier
-from gradxform_jax._scalars import Scalars
-from gradxform_jax.plain import Plain
+from gradxform_jax import _private
+from gradxform_jax.backend import Plain
+from gradxform_jax.compiled import MANY, Scalars, are_many, by_number, compiled, differ, evaluated, is_traced, strong
+from gradxform_jax.namespace import Namespace, barrier
+from gradxform_jax.norms import norm
 
 _OPTAX = "optax.clip_by_global_norm"
 
@@ -34,7 +34,7 @@ class JAX(Plain):
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The leaves' norms: a vector, or scalars of many leaves."""
-        if len(leaves) < _scalars.MANY and not _scalars.differ(leaves):
+        if len(leaves) < MANY and not differ(leaves):
             return _vector(leaves, ord)
         return Scalars(tuple(_each_norm(leaves, ord)))
 
@@ -47,10 +47,10 @@ class JAX(Plain):
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
         if isinstance(factors, Scalars) or factors.ndim:
-            each = [_products.factor(factors[i]) for i in range(len(leaves))]
+            each = [_factor(factors[i]) for i in range(len(leaves))]
         else:
-            each = [_products.factor(factors)] * len(leaves)
-        return list(map(_products.multiplied, leaves, each))
+            each = [_factor(factors)] * len(leaves)
+        return list(map(_multiplied, leaves, each))
 
     @functools.partial(compiled, each=("leaves", "factors"))
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
@@ -63,7 +63,7 @@ class JAX(Plain):
     @functools.partial(compiled, static=("axes",))
     def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
-        return [_products.multiplied(leaf, _products.factor(factors)) for leaf in leaves]
+        return [_multiplied(leaf, _factor(factors)) for leaf in leaves]
 
     @functools.partial(compiled, static=("axes",))
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
@@ -105,7 +105,7 @@ class JAX(Plain):
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf."""
         with self.scope():
-            return list(_ranking.largest(list(leaves), list(counts)))
+            return list(_largest(list(leaves), list(counts)))
 
     def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""
@@ -117,12 +117,12 @@ class JAX(Plain):
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
             operands = tuple(strong(operands))
-            if getattr(formula, "by_number", False) and not symbolic and _scalars.are_many(operands, static):
-                return _scalars.by_number(formula, operands, static)
+            if getattr(formula, "by_number", False) and not symbolic and are_many(operands, static):
+                return by_number(formula, operands, static)
             operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *operands, **static)
-            return _scalars.evaluated(formula, tuple(sorted(static.items())), operands)
+            return evaluated(formula, tuple(sorted(static.items())), operands)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""
@@ -138,7 +138,7 @@ class JAX(Plain):
             return lax.convert_element_type(norm, np.float64)
 
 
-_norm_over = compiled(_norms.norm, static=("axes", "ord"))
+_norm_over = compiled(norm, static=("axes", "ord"))
 
 
 @functools.partial(compiled, each=("leaves",), static=("ord",))
@@ -148,7 +148,7 @@ def _each_norm(leaves: Sequence[Any], ord: float) -> list[Any]:
 
 @functools.partial(jax.jit, static_argnums=1)  # leaves of one shape are traced once
 def _norm(leaf: Any, ord: float) -> Any:
-    return _norms.norm(leaf, None, ord)
+    return norm(leaf, None, ord)
 
 
 @functools.partial(compiled, static=("ord",))
@@ -185,11 +185,11 @@ def _elementwise(
     rows = list(zip(*columns, strict=True))
     each = [None] * len(rows) if factors is None else factors
     if not isinstance(formula, Combination):
-        by = [None if own is None else _products.factor(own) for own in each]
-        return [_products.of_leaf(formula, row, numbers, own) for row, own in zip(rows, by, strict=True)]
-    first, *others = _products.weights(formula, numbers)
-    by = [first if own is None else _products.factor(own if first is None else own * first.whole) for own in each]
-    return [_products.combined(row, (own, *others)) for row, own in zip(rows, by, strict=True)]
+        by = [None if own is None else _factor(own) for own in each]
+        return [_applied(formula, row, numbers, own) for row, own in zip(rows, by, strict=True)]
+    first, *others = _weights(formula, numbers)
+    by = [first if own is None else _factor(own if first is None else own * first.whole) for own in each]
+    return [_combined(row, (own, *others)) for row, own in zip(rows, by, strict=True)]
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
@@ -224,6 +224,120 @@ def _of_leaf(formula: Callable[..., Any], leaf: Any, sides: matrices.Sides, dtyp
 _reshard: Callable[..., Any] = jax.sharding.reshard
 _Spec: Callable[..., Any] = jax.sharding.PartitionSpec
 """JAX declares no types for them."""
+
+
+# --- products and sums of products -----------------------------------------------------------------------------------
+# In float32 at least; each factor is split into steps once, for all leaves.
+
+
+class _Factor(NamedTuple):
+    """A factor in float64, and two float32 numbers whose product it is, as in `rescale.in_steps`."""
+
+    whole: Any
+    near: Any
+    far: Any
+    is_one: Any
+
+    def times(self, x: Any) -> Any:
+        """Multiply a real array, in the dtype of sums."""
+        if x.dtype == np.float64:
+            return x * self.whole
+        return lax.convert_element_type(x, np.float32) * self.near * self.far
+
+
+@jax.jit
+def _factor(number: Any) -> _Factor:
+    """Split a number or an array."""
+    whole = Namespace.float64(number)
+    size = lax.abs(whole)
+    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    far = size / near
+    usual = (size > 0.0) & lax.is_finite(size)
+    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
+    near, far = (lax.convert_element_type(step, np.float32) for step in (near, far))
+    # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
+    return barrier(_Factor(whole, near, far, whole == 1.0))
+
+
+@jax.jit  # leaves of one shape are traced once
+def _multiplied(leaf: Any, by: _Factor) -> Any:
+    """Multiply a leaf, rounded once; a factor of one changes nothing."""
+    scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(by.times(part), part.dtype), leaf)
+    return _unless(by.is_one, leaf, scaled)
+
+
+@jax.custom_jvp
+def _unless(is_one: Any, leaf: Any, product: Any) -> Any:
+    """Select the leaf, since XLA flushes small numbers in a product with one; the derivative is the product's."""
+    return (lax.select if is_one.ndim == 0 else jnp.where)(is_one, leaf, product)
+
+
+@_unless.defjvp
+def _unless_jvp(primals: Any, tangents: Any) -> Any:
+    return _unless(*primals), tangents[2]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _applied(formula: Any, elements: Sequence[Any], numbers: Sequence[Any], by: _Factor | None) -> Any:
+    """Apply an elementwise formula to a leaf times a factor, and other arrays."""
+    first, *others = elements
+    if by is not None:
+        first = rescale.by_parts(Namespace, by.times, first)
+    return elementwise.of_leaf(formula, Namespace, [first, *others], numbers, None, {})
+
+
+def _weights(formula: elementwise.Combination, numbers: Sequence[Any]) -> list[_Factor | None]:
+    """Return the weights of a combination; None for one that is known to be one."""
+    found = formula.weights(Namespace, *map(Namespace.float64, numbers))
+    return [None if isinstance(weight, float) and weight == 1.0 else _factor(weight) for weight in found]
+
+
+@jax.jit
+def _combined(elements: Sequence[Any], by: Sequence[_Factor | None]) -> Any:
+    """Add up products of elements and weights."""
+    dtype = sums_dtype(elements[0])
+
+    def real(*parts: Any) -> Any:
+        wide = [Namespace.cast(part, dtype) for part in parts]
+        return functools.reduce(lax.add, [x if w is None else w.times(x) for x, w in zip(wide, by, strict=True)])
+
+    return rescale.by_parts(Namespace, real, *elements)
+
+
+# --- the largest elements --------------------------------------------------------------------------------------------
+# By counting, in one loop for all leaves of a width: a sort would gather sharded arrays, and takes longer on a CPU.
+
+
+@jax.jit
+def _largest(leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+    """Keep so many elements of each leaf."""
+    limits = dict[int, Any]()
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        some = [leaves[i] for i in places], [counts[i] for i in places]
+        limits.update(zip(places, _limits(np.dtype(f"int{8 * dtype.itemsize}"), *some), strict=True))
+    return [
+        ranking.kept(Namespace, leaf, ranking.in_order(Namespace, leaf), limits[i]) for i, leaf in enumerate(leaves)
+    ]
+
+
+def _limits(whole: Any, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+    """Find the integer of a rank in each leaf of one dtype."""
+    top = 8 * whole.itemsize - 2
+
+    def step(i: Any, found: Sequence[Any]) -> list[Any]:
+        bit = lax.shift_left(whole.type(1), lax.convert_element_type(top - i, whole))
+        # Without the barrier, XLA would write the sizes of all elements before the loop.
+        given = [barrier((leaf, i))[0] for leaf in leaves]
+        return ranking.with_bit(Namespace, bit, found, counts, lambda least: list(map(_reaching, given, least)))
+
+    first = step(0, [whole.type(0)] * len(leaves))  # in shard_map, found numbers vary over devices as leaves do
+    return list(lax.fori_loop(1, top + 1, step, first))
+
+
+def _reaching(leaf: Any, least: Any) -> Any:
+    small = isinstance(leaf.size, int) and leaf.size < 2**31  # it may be symbolic
+    return jnp.sum(ranking.in_order(Namespace, leaf) >= least, dtype=np.int32 if small else np.int64)
 
 
 backend = JAX()

@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 jnp = jax.numpy
 
-from gradxform_jax._namespace import Namespace  # noqa: E402
+from gradxform_jax.namespace import Namespace  # noqa: E402
 
 CLIP = gx.clip_norm(1.0)
 GRADS = {"b": f32(0.1), "w": f32(3, 4)}
@@ -405,7 +405,7 @@ def test_many_leaves_in_parts(expression: str, monkeypatch: pytest.MonkeyPatch) 
     gradients = list(map(jnp.asarray, leaves))
     tx = eval(expression, {**vars(gx), "gx": gx})
     found = tx.update(gradients, tx.init(gradients))
-    monkeypatch.setattr("gradxform_jax._compiled._MANY", 10**9)
+    monkeypatch.setattr("gradxform_jax.compiled._MANY", 10**9)
     wanted = tx.update(gradients, tx.init(gradients))
     assert_bits(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted))
 
@@ -429,7 +429,7 @@ def test_limits_of_many_leaves_take_no_slice_each(tx: Any) -> None:
         for factor in (1.0, 2.0, 4.0):
             found, state = update({name: leaf * factor for name, leaf in arrays.items()}, state)
             wanted, wanted_state = tx.update({name: leaf * factor for name, leaf in leaves.items()}, wanted_state)
-            assert_ulp(list(found.values()), list(wanted.values()), 2)
+            assert_ulp(found, wanted)
 
 
 def test_the_derivative_in_the_limits_of_many_leaves() -> None:

@@ -134,7 +134,7 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
         yield Override(framework, "selection by bits", "sign()", namespace.Namespace, "where", staticmethod(np.where))
     if framework == "jax":
-        rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_rows", "_scalars"))
+        rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("norms", "kernels"))
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
         yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
     if framework == "tensorflow":

@@ -165,7 +165,7 @@ def test_bytes_accessed_beside_optax(
         found = compiled(CHAINS[length], library).cost_analysis()
         return float((found[0] if isinstance(found, list) else found)["bytes accessed"])
 
-    jax, fast = importlib.import_module("jax"), importlib.import_module("gradxform_jax._rows")
+    jax, fast = importlib.import_module("jax"), importlib.import_module("gradxform_jax.norms")
     native, large = accessed("optax"), 4 * ((1 << 18) + (3 << 18) + (1 << 20) + (1 << 21))
     assert accessed("gradxform") <= most * native + large
     monkeypatch.setattr(fast, "cut", lambda leaf: None)

@@ -7,6 +7,7 @@ operations only, and results are float32.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,63 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform.backend.protocol import Backend
-from gradxform_jax import _across, _backward, _private
-from gradxform_jax._namespace import Namespace
+from gradxform.backend.protocol import Backend, Backward
+from gradxform_jax import _private, across
+from gradxform_jax.namespace import Namespace
+
+# --- the identity with a custom backward pass ------------------------------------------------------------------------
+
+
+def _unchanged(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+    """Return the first arrays; a function computes what flows back to both lists."""
+    return _same(backward, list(first), list(second))
+
+
+# The second arrays are arguments, and not closed over, so that they may be tracers of any transformation around.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _same(backward: Backward, first: list[Any], second: list[Any]) -> list[Any]:
+    return _together(first, second)
+
+
+def _forward(backward: Backward, first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
+    return _together(first, second), second
+
+
+def _together(leaves: list[Any], numbers: list[Any]) -> list[Any]:
+    """Make each leaf depend on all arrays: under `vmap`, if one has a batch, all get one.
+
+    Otherwise the gradient of a leaf without a batch would be summed over the batch before its transform.
+    """
+    if len(leaves) + len(numbers) == 1:
+        return leaves
+    first = [jnp.any(jnp.ravel(array)[:1] == 0) for array in (*leaves, *numbers)]
+    either = functools.reduce(jnp.logical_or, first)
+    return [lax.select(jnp.broadcast_to(either, leaf.shape), leaf, leaf) for leaf in leaves]
+
+
+def _backward(backward: Backward, second: list[Any], upstream: list[Any]) -> Any:
+    return backward(upstream, second)
+
+
+_same.defvjp(_forward, _backward)
+
+
+def _straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Return the values, with the leaves' derivatives."""
+    return list(map(_instead, values, leaves))
+
+
+@jax.custom_jvp
+def _instead(value: Any, leaf: Any) -> Any:
+    return value
+
+
+@_instead.defjvp
+def _instead_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return primals[0], tangents[1]
+
+
+# --- the backend -----------------------------------------------------------------------------------------------------
 
 
 class Plain(Backend):
@@ -29,7 +84,7 @@ class Plain(Backend):
     types = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
     xp = Namespace
     module = jnp
-    devices = _across
+    devices = across
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Enable 64-bit types; they leave the scope only as vectors."""
@@ -107,8 +162,8 @@ class Plain(Backend):
                 return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         return np.asarray(leaf)
 
-    custom_backward = staticmethod(_backward.same)
-    straight_through = staticmethod(_backward.straight_through)
+    custom_backward = staticmethod(_unchanged)
+    straight_through = staticmethod(_straight_through)
 
 
 def _alike(leaf: Any, new: Any) -> Any:
