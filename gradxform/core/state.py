@@ -109,6 +109,12 @@ def between(view: Tree, number: Any, low: float, high: float) -> Any:
     return number if arguments.static(number) else view.backend.compute(_between, number, low=low, high=high)
 
 
+def shares(view: Tree, decay: Any) -> tuple[Any, Any]:
+    """Return the weights 1 - d and d of a new and an old value; float32 would not hold the first of 1 - 0.999."""
+    old = between(view, decay, 0.0, 1.0)
+    return 1.0 - old if arguments.static(old) else view.backend.compute(formulas.difference, 1.0, old), old
+
+
 def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
     return xp.where(number < low, low, xp.where(number > high, high, number))
 

@@ -12,7 +12,7 @@ from gradxform.core import align, arguments
 from gradxform.core.align import may_agree
 from gradxform.core.arguments import Scalar
 from gradxform.core.foreign import as_transformation
-from gradxform.core.leaves import INEXACT
+from gradxform.core.leaves import INEXACT, put
 from gradxform.core.transform import Context, GradientTransformation, split, unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -73,19 +73,15 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
         count, bare = len(leaves), backend.flatten(skeleton)[1]
 
         def backward(upstream: Sequence[Array], numbers: Sequence[Array]) -> tuple[list[Array], None]:
-            slots: list[Any] = [None] * count
-            for i, gradient in zip(places, upstream, strict=True):
-                slots[i] = gradient
+            slots = put([None] * count, places, upstream)
             view = Tree.of(backend, slots, bare, lambda: backend.paths(skeleton))
             if not view.leaves:
                 return list(upstream), None
             results = rebuild(numbers).rule(view, None, Context(None, {}))[0].results()
             return [results[i] for i in places], None
 
-        out, new = list(leaves), _custom_backward(backend)([leaves[i] for i in places], numbers, backward)
-        for i, leaf in zip(places, new, strict=True):
-            out[i] = leaf
-        return backend.unflatten(structure, out)
+        new = _custom_backward(backend)([leaves[i] for i in places], numbers, backward)
+        return backend.unflatten(structure, put(leaves, places, new))
 
     return identity
 
@@ -208,9 +204,7 @@ def straight_through(forward: Callable[[Any], T], backward: Callable[[Any], T] =
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
         out = [_stopped(backend, leaf) for leaf in wanted]
         new = backend.straight_through([wanted[i] for i in places], [leaves[i] for i in places])
-        for i, leaf in zip(places, new, strict=True):
-            out[i] = leaf
-        return backend.unflatten(structure, out)
+        return backend.unflatten(structure, put(out, places, new))
 
     return through
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
-from gradxform.core.leaves import SINGLE
+from gradxform.core.leaves import SINGLE, put
 from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
@@ -188,7 +188,4 @@ def _warn(name: str, view: Tree, norms: Any, what: str) -> None:
 
 def _tree(view: Tree, leaves: Sequence[Array]) -> Any:
     """Tree of new leaves, with None where it was."""
-    out: list[Any] = list(view.source.slots)
-    for slot, leaf in zip(view.source.kept, leaves, strict=True):
-        out[slot] = leaf
-    return view.backend.unflatten(view.source.structure, out)
+    return view.backend.unflatten(view.source.structure, put(view.source.slots, view.source.kept, leaves))

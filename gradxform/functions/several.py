@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend, pairs
 from gradxform.core import align
-from gradxform.core.leaves import REAL
+from gradxform.core.leaves import REAL, put
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, elementwise, formulas, subsets
 
@@ -86,7 +86,8 @@ def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
 
 def weighted(trees: Several, weights: Any) -> Any:
     """Return the sum of the trees times a vector or a list of weights."""
-    backend, out = trees.backend, [None for _ in trees.columns]
+    backend = trees.backend
+    out: list[Any] = [None] * len(trees.columns)
     each = weights
     if not isinstance(weights, list):
         each = [backend.compute(formulas.take, weights, index=rank) for rank in range(trees.number)]
@@ -96,8 +97,7 @@ def weighted(trees: Several, weights: Any) -> Any:
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
             made = backend.cast(made, likes)
-        for i, new in zip(places, backend.as_given(likes, made), strict=True):
-            out[i] = new
+        out = put(out, places, backend.as_given(likes, made))
     return backend.unflatten(trees.structure, out)
 
 

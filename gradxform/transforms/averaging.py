@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.state import advanced, between, blend, shown, stored
+from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import Combination, plus, weighted
+from gradxform.numerics import Array
+from gradxform.numerics.elementwise import plus, weighted
 
 
 class EmaState(NamedTuple):
@@ -67,11 +67,11 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     log = math.log(d) if arguments.static(d) and d else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
-        dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
-        new, averages = blend(dense, _averaged, state.ema, "ema: the averages", [now], context)
+        dense, count, weights = g.dense(), advanced(g, state.count), shares(g, d)
+        new, averages = blend(dense, weighted, state.ema, "ema: the averages", weights, context)
         divisor, by = state.divisor, None
         if not arguments.static(d):
-            total = g.backend.compute(_weight, divisor, now)
+            total = g.backend.compute(_weight, divisor, *weights)
             divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
             weight = g.backend.compute(_weight_at, count, log) if arguments.static(d) else total
@@ -81,17 +81,14 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
 
 
-_averaged = Combination(lambda xp, decay: (1.0 - decay, decay))
-
-
 def _weight_at(xp: Any, count: Array, log: Array) -> Array:
     """Sum of the weights at a step, 1 - d^t, from the logarithm of the decay."""
     return -xp.expm1(count * log)
 
 
-def _weight(xp: Any, weight: Array, decay: Array) -> Array:
+def _weight(xp: Any, weight: Array, new: Array, old: Array) -> Array:
     """Sum of the weights after one more step, in two parts."""
-    return decay * xp.sum(weight) + (1.0 - decay)
+    return old * xp.sum(weight) + new
 
 
 def _in_two(xp: Any, weight: Array, *, dtype: str) -> Array:
@@ -205,9 +202,7 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
 
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
-        now = between(g, d, 0.0, 1.0)
-        rest = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
-        weights = g.backend.compute(_weights, state.count, rest, now)
+        weights = g.backend.compute(_weights, state.count, *shares(g, d))
         new, averages = blend(dense, weighted, state.average, "grokfast: the averages", weights, context)
         return dense.written(plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
 

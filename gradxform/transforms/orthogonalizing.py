@@ -8,7 +8,7 @@ from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.factory import factory
-from gradxform.core.leaves import NARROW
+from gradxform.core.leaves import NARROW, put
 from gradxform.core.norm import Norm
 from gradxform.core.transform import GradientTransformation, stateless
 from gradxform.core.tree import Tree
@@ -128,8 +128,7 @@ def orthogonalize(
             last = tuple(size * number for number in each[-1])
             some, over_them = [unit[place] for place in own], [sides[place] for place in own]
             made = g.backend.of_matrices(newton_schulz, some, over_them, dtype, coefficients=(*each[:-1], last))
-            for place, new in zip(own, made, strict=True):
-                unit[place] = new
+            unit = put(unit, own, made)
         return g.given(unit)
 
     return stateless(orthogonal)

@@ -9,7 +9,7 @@ from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, stored_as
+from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, shares, stored_as
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -186,12 +186,8 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
         dense = g.dense()
         old, averages = align.of_state(dense, state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
-        now = between(g, d, 0.0, 1.0)
-        # In float32, 1 - 0.999 is inexact.
-        share = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
-        numbers = [limits, now, share]
-        out = dense.mapped(_limited, old, numbers=numbers[:1])
-        new = dense.mapped(_new_rms, old, numbers=numbers, out=old if context.owned else None)
+        out = dense.mapped(_limited, old, numbers=[limits])
+        new = dense.mapped(_new_rms, old, numbers=[limits, *shares(g, d)], out=old if context.owned else None)
         count = advanced(g, state.count)
         return dense.given(out), SpikesState(count, averages.replaced(dense, new))
 
@@ -210,7 +206,7 @@ def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
     return xp.where(spike, xp.where(x < 0.0, -limit, limit), x)
 
 
-def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array, share: Array) -> Array:
+def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, share: Array, decay: Array) -> Array:
     """The root of the average with one more square; squares are relative to the larger, so that they are in range.
 
     Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
