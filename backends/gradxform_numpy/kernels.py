@@ -45,7 +45,7 @@ class Plain(Containers):
 
     def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Copy the leaves, keeping their types; into other arrays if given."""
-        if out is None:
+        if out is None or not _are_arrays(out):
             return [leaf.copy() for leaf in leaves]
         pairs = list(zip(out, leaves, strict=True))
         threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
@@ -65,7 +65,7 @@ class Plain(Containers):
 
     def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Fresh zeros, a NumPy scalar for a NumPy scalar; or the leaves, filled with zeros."""
-        if not inplace:
+        if not (inplace and _are_arrays(leaves)):
             return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
         threads.spread(lambda leaf: leaf.fill(0.0), leaves, [leaf.size for leaf in leaves])
         return list(leaves)
@@ -125,6 +125,11 @@ class NumPy(kernels.Readable, Plain):
                 _between(new, bounds[old.dtype, new.dtype], inplace or new is not old)
                 for new, old in zip(scaled, leaves, strict=True)
             ]
+
+
+def _are_arrays(leaves: Sequence[Any]) -> bool:
+    """Whether all are arrays, which can be written; a product of an array without axes is a scalar."""
+    return all([isinstance(leaf, np.ndarray) for leaf in leaves])
 
 
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:

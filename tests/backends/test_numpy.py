@@ -213,6 +213,11 @@ def test_in_place_a_state_is_overwritten(tx: Any) -> None:
 AVERAGES = [gx.ema(0.9), gx.trace(0.9, nesterov=True), gx.grokfast(), gx.accumulate(gx.identity(), 1), gx.clip_spikes()]
 
 
+AVERAGES += [
+    gx.chain(gx.scale(0.3), tx) for tx in (*AVERAGES, gx.accumulate(gx.chain(gx.scale(0.3), gx.trace(0.9)), 2))
+]
+
+
 @pytest.mark.parametrize("tx", [*AVERAGES, gx.add_decayed_weights(0.1), gx.add_noise(0.1, 0)], ids=repr)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_averages_keep_arrays_and_scalars_apart(tx: Any, dtype: Any) -> None:
