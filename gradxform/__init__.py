@@ -29,7 +29,7 @@ from gradxform.transforms.cautious import cautious
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.transforms.combining import OrderWarning, chain, identity, masked, partition
 from gradxform.transforms.compressing import error_feedback, top_k
-from gradxform.transforms.custom import elementwise, transform, xp
+from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import (
     centralize,
@@ -137,6 +137,7 @@ __all__ = [
     "torch",
     "trace",
     "transform",
+    "tree_map",
     "upgrad",
     "xp",
     "zero_nonfinite",

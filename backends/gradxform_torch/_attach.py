@@ -15,7 +15,7 @@ from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, is_optimizer, named_of, unwrapped
-from gradxform_torch._parameters import NormBefore, paths_of, transformed
+from gradxform_torch._parameters import NormBefore, all_named, paths_of, transformed
 from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
 from gradxform_torch._saving import Held, Saving, attached, by_path, held, left_in
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder
 
 
-def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: str = GRADIENTS) -> Attached:
+def attach(
+    optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: str = GRADIENTS, names: Any = None
+) -> Attached:
     """Transform gradients before each optimizer step, or the updates that the step adds to the parameters.
 
     Only hooks are added to the optimizer. Its ``state_dict()`` includes the transform's state. ``load_state_dict``
@@ -49,6 +51,8 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: 
         tx: A transform. With a closure, its state advances with each call of the closure, on updates once per step.
         on: What to transform: "gradients" or "updates". Updates of half-precision parameters are float32. Transforms
             that need parameters get those before the step.
+        names: Names for an optimizer whose groups hold bare parameters: the model, or its named parameters. They become
+            ``param_names`` of its groups, as if it was built from named parameters.
 
     Returns:
         A handle. ``remove()``, or leaving it as a context manager, detaches the transform. ``state`` can be read, and
@@ -57,8 +61,9 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: 
 
     Raises:
         TypeError: `optimizer` is not an optimizer, or `tx` is not a transform.
-        ValueError: `on` is neither of the two, a pattern matches no path yet (attach after ``add_param_group``), or a
-            ``state_dict`` that was or will be loaded has another transform's state.
+        ValueError: `on` is neither of the two, `names` lacks a parameter of the optimizer, a pattern matches no path
+            yet (attach after ``add_param_group``), or a ``state_dict`` that was or will be loaded has another
+            transform's state.
 
     Example:
         >>> import torch
@@ -78,12 +83,29 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: 
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
     updates.check_place("torch.attach", on, tx)
+    if names is not None:
+        _name(bare(optimizer), all_named("torch.attach", tx, names))
     try:
         return Attached(bare(optimizer), tx, on)
     except ValueError as error:
         if "matches no path" in str(error):
             error.add_note("To choose parameters of a group that is added later, attach after add_param_group.")
         raise
+
+
+def _name(optimizer: torch.optim.Optimizer, named: Named) -> None:
+    """Name the parameters of groups that have no names, as PyTorch does if it gets named parameters."""
+    names = {id(parameter): name for name, parameter in reversed(named)}
+    unnamed = [group for group in optimizer.param_groups if not group.get("param_names")]
+    for group in unnamed:
+        for i, parameter in enumerate(group["params"]):
+            if id(parameter) not in names:
+                raise ValueError(
+                    f"torch.attach: names lacks parameter {i} of a group, of shape {tuple(parameter.shape)}; give the "
+                    "whole model"
+                )
+    for group in unnamed:
+        group["param_names"] = [names[id(parameter)] for parameter in group["params"]]
 
 
 class Attached(Saving):

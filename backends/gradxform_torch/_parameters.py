@@ -54,7 +54,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
-    return started(tx, _all_named("torch.init", tx, named_parameters))
+    return started(tx, all_named("torch.init", tx, named_parameters))
 
 
 def started(tx: GradientTransformation, named: Named) -> Any:
@@ -120,7 +120,7 @@ def apply_(
         )
     if isinstance(state, bool):
         raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
-    named = named_parameters if _are_pairs(named_parameters) else _all_named("torch.apply_", tx, named_parameters)
+    named = named_parameters if _are_pairs(named_parameters) else all_named("torch.apply_", tx, named_parameters)
     if named and all(_cannot_have_gradient(parameter) for _, parameter in named):
         raise TypeError(
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
@@ -221,7 +221,7 @@ def holder_of(tx: GradientTransformation, named: Named) -> Holder:
     return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
 
 
-def _all_named(what: str, tx: GradientTransformation, given: Any) -> Named:
+def all_named(what: str, tx: GradientTransformation, given: Any) -> Named:
     """All parameters with their names; none at all only along axes, where other processes have some."""
     named = list(_named(what, given))
     if not named and not tx.traits.axes:

@@ -72,8 +72,14 @@ class Plain(Backend):
         self, leaves: Sequence[torch.Tensor], whole: bool = False
     ) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
         """Values of sparse COO tensors, duplicates summed, and a function that puts values back; or whole tensors."""
-        if not any(leaf.is_sparse for leaf in leaves):
+        if all(leaf.layout is torch.strided and not leaf.is_nested for leaf in leaves):
             return leaves, None
+        for leaf in leaves:
+            if leaf.layout not in _LAYOUTS or leaf.is_nested:
+                raise TypeError(
+                    f"a gradient has the layout {'nested' if leaf.is_nested else leaf.layout}; gradients are dense or "
+                    "sparse COO tensors: write gradient.to_dense(), or a tree of the tensors in a nested one"
+                )
         if whole:
             return [leaf.to_dense() for leaf in leaves], None
         values, backs = zip(*map(_dense, leaves), strict=True)
@@ -116,6 +122,9 @@ class Plain(Backend):
 
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
+
+
+_LAYOUTS = (torch.strided, torch.sparse_coo)
 
 
 def _key(entry: Any) -> str:

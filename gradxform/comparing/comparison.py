@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,12 @@ def compare(
     Source:
         Higham, Accuracy and stability of numerical algorithms, 2002.
     """
+    for name, folder in (("a", a), ("b", b)):
+        if not isinstance(folder, (str, os.PathLike)):
+            raise TypeError(
+                f"compare: {name} must be the folder of a recording, got {folder!r:.80} of type "
+                f"{type(folder).__name__}; write compare('run_a', 'run_b')"
+            )
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"compare: tolerance must be at least 0, got {tolerance!r}")
     try:

@@ -82,7 +82,8 @@ def norm(leaves: Sequence[Any], ord: float = 2) -> float:
 
 
 def _apply(tx: Transformation, leaves: Sequence[Leaf], memory: Memory) -> None:
-    rule = _RULES.get(tx.name) or _WITH_STATE.get(tx.name)
+    name = getattr(tx, "name", "")  # which an object of one's own lacks
+    rule = _RULES.get(name) or _WITH_STATE.get(name)
     if rule is None:
         raise NotImplementedError(f"{tx!r} has no reference")
     active = [leaf for leaf in leaves if not leaf.stopped]

@@ -15,6 +15,7 @@ from gradxform.core.group import devices_of
 from gradxform.core.state import advanced, between
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
+from gradxform.core.where import keys_of
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
 from gradxform.numerics.elementwise import plus
@@ -110,7 +111,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     def rule(g: Tree, state: NoiseState, _: Context) -> tuple[Tree, NoiseState]:
         g.check_real("add_noise", "noise is added to real numbers")
         dense, compute = g.dense(), g.backend.compute
-        names = _names(dense.source.find_paths())
+        names = _names(keys_of(dense.source.find_paths()))  # no two leaves get the same noise
         words = [_words(names[dense.source.kept[i]]) for i in dense.chosen]
         streams: list[list[Any]] = [[None] * len(words), [None] * len(words)]
         for places, some in _by_place(dense).items():

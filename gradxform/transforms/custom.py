@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.core.align import may_agree
+from gradxform.core.align import aligned, may_agree
 from gradxform.core.factory import factory
 from gradxform.core.leaves import INEXACT, REAL
 from gradxform.core.transform import GradientTransformation, stateless, unconverted
@@ -121,6 +121,46 @@ def transform(fn: Callable[[Tree], Tree]) -> GradientTransformation:
         return found
 
     return stateless(applied, stops=True)
+
+
+@unconverted
+def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Apply a function to the leaves of trees at the same path, for transforms of your own with a state.
+
+    Where a leaf is None in any of the trees, as gradients may be, the function is not called, and the result is the
+    first tree's leaf.
+
+    Args:
+        fn: Function of one array per tree.
+        tree: Tree of arrays of any framework. The result has its structure.
+        *rest: Trees with leaves at the same paths.
+
+    Returns:
+        A tree of the results.
+
+    Raises:
+        TypeError: Arrays of two frameworks, or a leaf that is not an array.
+        ValueError: A tree has other paths; the message names the first.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> mean, grads = {"w": np.ones(2), "b": np.ones(1)}, {"w": np.array([3.0, 5.0]), "b": None}
+        >>> gx.tree_map(lambda m, g: 0.5 * m + 0.5 * g, mean, grads)
+        {'w': array([2., 3.]), 'b': array([1.])}
+
+    References:
+        `jax.tree.map`, where None has no leaf; ``optree.tree_map``.
+    """
+    view = Tree.read(tree)
+    if view is None:
+        return tree
+    columns: list[Any] = [view.source.slots]
+    for number, other in enumerate(rest, 2):
+        columns.append(aligned(view, other, ("the first tree", f"tree_map: tree {number}")).leaves)
+    rows = zip(*columns, strict=True)
+    found = [row[0] if any([leaf is None for leaf in row]) else fn(*row) for row in rows]
+    return view.backend.unflatten(view.source.structure, found)
 
 
 @unconverted

@@ -653,3 +653,31 @@ def test_a_gradient_that_negates_its_memory() -> None:
         optimizer.step()
         for w, update in zip(own, wanted, strict=True):
             assert torch.equal(w.detach(), -update)
+
+
+def test_groups_of_bare_parameters_get_the_names_of_a_model() -> None:
+    """nanoGPT's groups: what has two dimensions decays, the rest does not."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+
+    def optimizer() -> torch.optim.Optimizer:
+        two = [p for p in model.parameters() if p.dim() >= 2]
+        return torch.optim.AdamW([{"params": two}, {"params": [p for p in model.parameters() if p.dim() < 2]}], lr=0.1)
+
+    made = optimizer()
+    tx = gx.chain(gx.freeze("0/**"), gx.trace(0.5))
+    with gx.torch.attach(made, tx, names=model):
+        assert gx.paths(made) == ["0/weight", "1/weight", "0/bias", "1/bias"]
+        before = [p.detach().clone() for p in model.parameters()]
+        model(torch.ones(1, 2)).sum().backward()
+        made.step()
+        moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
+        assert moved == [False, False, True, True]
+        saved = made.state_dict()
+    other = optimizer()
+    handle = gx.torch.attach(other, tx, names=dict(model.named_parameters()))
+    other.load_state_dict(saved)
+    assert torch.equal(handle.state[1].trace["1/bias"], torch.ones(2))
+    with pytest.raises(
+        ValueError, match=r"names lacks parameter 0 of a group, of shape \(2, 2\); give the whole model"
+    ):
+        gx.torch.attach(optimizer(), tx, names=model[1])

@@ -694,3 +694,18 @@ def test_a_limit_that_requires_a_gradient(dtype: Any) -> None:
     clipped.sum().backward()
     assert_ulp(clipped.detach(), CLIPPED)
     assert_ulp(limit.grad, 1.4, ulp=1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc", "nested", "jagged", "mkldnn"])
+def test_a_layout_that_is_no_gradients_says_what_to_write(layout: str) -> None:
+    parts, x = [torch.ones(2), torch.ones(3)], torch.ones(2, 2)
+    given = {
+        "sparse_csr": x.to_sparse_csr,
+        "sparse_csc": x.to_sparse_csc,
+        "nested": lambda: torch.nested.nested_tensor(parts),
+        "jagged": lambda: torch.nested.nested_tensor(parts, layout=torch.jagged),
+        "mkldnn": x.to_mkldnn,
+    }[layout]()
+    with pytest.raises(TypeError, match=r"a gradient has the layout .*write gradient.to_dense\(\)"):
+        gx.clip_norm(1.0)([torch.ones(1), given])

@@ -142,3 +142,8 @@ def test_recordings_without_a_tree_in_common(tmp_path: Path) -> None:
     gx.record(tmp_path / "c")(0, loss=1.0)
     with pytest.raises(ValueError, match="A has gradients, B has loss"):
         gx.compare(a, tmp_path / "c")
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"compare: a must be the folder of a recording, got None"):
+        gx.compare(None, tmp_path)  # type: ignore[arg-type]
