@@ -23,6 +23,8 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Idle threads of OpenMP spin otherwise, and take the cores from the other workers.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # PyTorch's CUDA wheel brings Triton, which torch.compile imports. Triton and TensorFlow both register the options of
 # their LLVM: Triton's library, if loaded second, aborts the process ("registered more than once").

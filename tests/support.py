@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -17,7 +18,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.proof import parity
+from gradxform.proof import cases, parity
 from gradxform.proof.conformance import right_numbers
 from gradxform.proof.judge import judge
 from gradxform.proof.registry import STATELESS, Row, first
@@ -26,6 +27,8 @@ from gradxform.testing import max_ulp
 
 assert_right = right_numbers
 """Assert that all runs of a group of `proof.cases` are within the budget of the reference."""
+shared_group, shared_mixed = functools.cache(cases.ordinary_and_hard), functools.cache(cases.mixed)
+"""Groups of `proof.cases` that frameworks and modes share in a process, so that their reference is computed once."""
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]

@@ -6,9 +6,10 @@ One compilation of a framework serves a whole group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gradxform.proof import parity
 from gradxform.proof.gradients import RANDOM, Leaf, Shapes, Tree, dtypes, edge, hard, nested, random, small
 from gradxform.proof.registry import MIXED, Row
 
@@ -37,6 +38,13 @@ class Group:
     """The dtype, or "mixed"."""
     words: str
     runs: dict[str, Run]
+    _wanted: dict[tuple[Row, str], list[parity.Expected]] = field(default_factory=dict, repr=False, compare=False)
+
+    def wanted(self, row: Row, name: str) -> list[parity.Expected]:
+        """The reference's results for the steps of a run, computed once for all frameworks and modes."""
+        if (row, name) not in self._wanted:
+            self._wanted[row, name] = parity.expected_steps(row.tx, *self.runs[name])
+        return self._wanted[row, name]
 
 
 def ordinary_and_hard(

@@ -16,6 +16,7 @@ from support import (
     bits,
     call,
     each_transform_once,
+    shared_group,
     slow,
     tensors,
 )
@@ -23,7 +24,6 @@ from support import (
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity
-from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import number
 from gradxform.proof.gradients import gradients
 from gradxform.proof.registry import DTYPES, ROWS, Row
@@ -285,7 +285,7 @@ def test_right_numbers_without_float64(row: Row, without_float64: None) -> None:
         if dtype in row.dtypes:
             run = parity.runner(row.tx, "mlx", "eager")
             # judged as one that flushes
-            assert_right(row, ordinary_and_hard(row, dtype), "jax", "eager", run, float64=False)
+            assert_right(row, shared_group(row, dtype), "jax", "eager", run, float64=False)
 
 
 def test_a_gpu_is_told_by_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import transforms, update
-from support import NAN, XLA, assert_right, f32, slow
+from support import NAN, XLA, assert_right, f32, shared_group, slow
 
 import gradxform as gx
 from gradxform.proof import parity, registry
-from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.registry import Row
 from gradxform.testing import max_ulp
 
@@ -155,7 +154,7 @@ def test_reads_are_seen(reads: Any) -> None:
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("row", registry.first(), ids=str)
 def test_right_numbers_on_an_accelerator(row: Row, mode: str, accelerator: None) -> None:
-    assert_right(row, ordinary_and_hard(row, "float32"), "tensorflow", mode)
+    assert_right(row, shared_group(row, "float32"), "tensorflow", mode)
 
 
 LEAVES = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from entries import on_devices
-from support import FAKE, assert_right, built, each_transform_once, slow
+from support import FAKE, assert_right, built, each_transform_once, shared_group, slow
 
 pytest.importorskip("torch")
 
@@ -20,7 +20,6 @@ from torch_counts import Counted, Still, counted
 
 import gradxform as gx
 from gradxform.proof import registry
-from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
 from gradxform_torch import _fused, _packed, _parameters, kernels
@@ -282,7 +281,7 @@ def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: None) -> None:
     for dtype in row.dtypes:
         if dtype in ("float32", "bfloat16", "float16", "float64"):
-            assert_right(row, ordinary_and_hard(row, dtype), "torch", "eager")
+            assert_right(row, shared_group(row, dtype), "torch", "eager")
 
 
 @pytest.mark.parametrize("attached", [False, True], ids=["apply_", "attach"])

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
+from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right, shared_group, shared_mixed
 
 import gradxform as gx
 from gradxform.core.transform import factories
 from gradxform.proof import extended, parity, registry
-from gradxform.proof.cases import Group, mixed, ordinary_and_hard
+from gradxform.proof.cases import Group, ordinary_and_hard
 from gradxform.proof.gradients import gradients, least
 from gradxform.proof.registry import DTYPES, MIXED, Row
 
@@ -79,10 +79,12 @@ def _slowest_first(where: tuple[str, str]) -> int:
 def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
     """The runs of a row in one dtype; few leaves if compilation is slow."""
     if dtype == MIXED:
-        return mixed(row)
+        return shared_mixed(row)
     if where == INDUCTOR and row.expression != LARGE:
         return ordinary_and_hard(row, dtype, shapes=least(*dtypes_of(dtype)))
-    return ordinary_and_hard(row, dtype, large=where not in COMPILING or row.expression == LARGE)
+    if where in COMPILING and row.expression != LARGE:
+        return shared_group(row, dtype)
+    return shared_group(row, dtype, large=True)
 
 
 @pytest.mark.parametrize(("framework", "mode", "dtype", "row"), list(combinations()))

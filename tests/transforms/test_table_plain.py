@@ -9,12 +9,11 @@ import importlib
 from typing import Any
 
 import pytest
-from support import EAGER, FRAMEWORKS, PLAIN, assert_right, each_transform_once, slow
+from support import EAGER, FRAMEWORKS, PLAIN, assert_right, each_transform_once, shared_group, slow
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.proof import registry
-from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.registry import Row
 
 REASON = "compiles, or looks up, each operation of a row that differs from a quick one in its arguments"
@@ -42,7 +41,7 @@ def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
 def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backend) -> None:
     for dtype in row.dtypes:
         if dtype in QUICK_DTYPES:
-            assert_right(row, ordinary_and_hard(row, dtype), framework, "eager")
+            assert_right(row, shared_group(row, dtype), framework, "eager")
 
 
 @slow(PLAIN)
@@ -50,7 +49,7 @@ def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backe
 @pytest.mark.parametrize("row", registry.first(), ids=str)
 def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, plain: Backend) -> None:
     """Each transform once; inductor uses PyTorch's defaults anyway."""
-    assert_right(row, ordinary_and_hard(row, "float32"), framework, "compiled")
+    assert_right(row, shared_group(row, "float32"), framework, "compiled")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

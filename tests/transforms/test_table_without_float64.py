@@ -12,11 +12,10 @@ from typing import Any
 import entries
 import optree
 import pytest
-from support import FAKE, ROOT, assert_right, each_transform_once, slow
+from support import FAKE, ROOT, assert_right, each_transform_once, shared_group, slow
 from without_float64 import indexing, of_mps, of_the_standard, of_torch, refusing
 
 from gradxform.proof import parity
-from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.gradients import small
 from gradxform.proof.registry import Row
 
@@ -30,7 +29,7 @@ FLUSHING = "jax"
 def test_right_numbers_by_the_standards_functions(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
     of_the_standard(monkeypatch)
-    group = ordinary_and_hard(row, "float32")
+    group = shared_group(row, "float32")
     assert_right(row, group, FLUSHING, "eager", parity.runner(row.tx, "array_api_strict", "eager"), float64=False)
 
 
@@ -60,7 +59,7 @@ def test_half_precision_of_small_leaves_together_in_pytorch(expression: str, mon
 
 
 def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch, device: Any = of_torch) -> None:
-    group, mode = ordinary_and_hard(row, dtype), device(monkeypatch)
+    group, mode = shared_group(row, dtype), device(monkeypatch)
     inner = parity.runner(row.tx, "torch", "eager")
 
     def run(steps: Any, params: Any) -> Any:
