@@ -14,20 +14,13 @@ from gradxform.core.factory import read
 from gradxform.core.transform import hyperparameters, replaced
 from gradxform.core.where import Variables
 
-_PACKAGES = ("gradxform_keras", "import gradxform_keras before loading", "gradxform")
-"""Package under which Keras registers the classes, and former ones, whose files are still read."""
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 _PLAIN = (type(None), bool, int, float, str, re.Pattern)
 
 
 def registered(name: str) -> Callable[[Any], Any]:
-    """Decorate a class so that Keras saves it, optionally under another name."""
-
-    def register(kind: Any) -> Any:
-        for package in _PACKAGES[1:]:
-            keras.saving.get_custom_objects().setdefault(f"{package}>{name}", kind)
-        return keras.saving.register_keras_serializable(_PACKAGES[0], name)(kind)
-
+    """Decorate a class so that Keras saves it under a name."""
+    register: Callable[[Any], Any] = keras.saving.register_keras_serializable("gradxform_keras", name)
     return register
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward, Containers
 from gradxform_mlx import namespace
-from gradxform_mlx.single import single
 
 _SMALL = 1 << 13
 """Elements up to which a launch takes longer than a copy."""
@@ -28,7 +27,7 @@ class MLX(Containers):
     @property
     def xp(self) -> Any:
         """Functions over float64 on the CPU, where MLX supports it; over float32 on a GPU."""
-        return single if on_gpu() else namespace
+        return namespace.single if on_gpu() else namespace.double
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Stream of the caller; on the CPU, the default stream."""

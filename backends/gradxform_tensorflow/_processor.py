@@ -17,9 +17,8 @@ from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_tensorflow import _apply as pairs
 from gradxform_tensorflow import _private
-from gradxform_tensorflow._apply import Pairs
+from gradxform_tensorflow._apply import Pairs, identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend
 
 
@@ -68,8 +67,7 @@ class GradientProcessor(tf.Module):
         super().__init__(name=name)
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
-        self._step: _Step | None = None
-        given = pairs.variables_of("tensorflow.GradientProcessor", variables)
+        given = variables_of("tensorflow.GradientProcessor", variables)
         self._slots = _Slots(given, Holder(self.tx, backend, list(map(path_of, given)), given, sort=True))
         first = self._slots.holder.start(self._slots.holder.init_like(self._slots.likes))
         with self.name_scope:
@@ -111,12 +109,12 @@ class GradientProcessor(tf.Module):
         self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
-        given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
+        given = read("tensorflow.GradientProcessor", grads_and_vars)
         gradients, places = self._slots.spread(given)
         old = self.state
         what = "tensorflow.GradientProcessor"
-        made = pairs.transformed(what, self._slots.holder, gradients, old, params, flushes)
-        self._step = _Step.here(made.state)
+        made = transformed(what, self._slots.holder, gradients, old, params, flushes)
+        self._slots.remember(made.state)
         # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
             assigned = self._assign(made.state)
@@ -186,7 +184,8 @@ class GradientProcessor(tf.Module):
         In a TensorFlow 1 graph, variables are read whenever a run reaches them. These tensors belong to the step
         instead, and fetching them does not advance the state.
         """
-        return self._step.state if self._step is not None and self._step.is_here() else self.state
+        found = self._slots.remembered()
+        return self.state if found is None else found
 
     def _assign(self, new: Any) -> list[Any]:
         return [self._state[path].assign(leaf) for path, leaf in self._slots.holder.arrays(new).items()]
@@ -199,25 +198,6 @@ def paths_in(given: Any) -> list[str] | None:
     return [path_of(variable) for variable in given.trainable_variables] if isinstance(given, tf.Module) else None
 
 
-class _Step:
-    """The state from a call in a TensorFlow 1 graph, hidden from the module's attribute tracking."""
-
-    def __init__(self, state: Any, graph: Any) -> None:
-        self.state = state
-        self._graph = weakref.ref(graph)
-
-    @classmethod
-    def here(cls, state: Any) -> _Step | None:
-        """The state in the current graph; None where a variable gives the same."""
-        graph = _plain_graph()
-        return None if graph is None else cls(state, graph)
-
-    def is_here(self) -> bool:
-        """Whether the code under construction can read the step's tensors."""
-        graph = _plain_graph()
-        return graph is not None and self._graph() is graph
-
-
 def _plain_graph() -> Any:
     """The current graph, if it runs whenever it is fetched: not in a function, loop or branch."""
     if tf.executing_eagerly():
@@ -227,23 +207,34 @@ def _plain_graph() -> Any:
 
 
 class _Slots:
-    """Variables of a processor, hidden from the module's attribute tracking."""
+    """Variables of a processor, and the state after a step, hidden from the module's attribute tracking."""
 
     def __init__(self, variables: Sequence[Any], holder: Holder) -> None:
         self.variables, self.holder = variables, holder
-        self.places = {pairs.identity_of(variable): i for i, variable in enumerate(variables)}
+        self._step: tuple[Any, Any] | None = None
+        self.places = {identity_of(variable): i for i, variable in enumerate(variables)}
         if not variables:
             raise ValueError(
                 "tensorflow.GradientProcessor: variables must not be empty; build the model first: "
                 "model.build(shape), or a first call"
             )
         for i, (variable, path) in enumerate(zip(variables, holder.paths, strict=True)):
-            if self.places[pairs.identity_of(variable)] != i:
+            if self.places[identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():
                 raise ValueError(
                     f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
                 )
+
+    def remember(self, state: Any) -> None:
+        """Keep the state after a step in a TensorFlow 1 graph; elsewhere a variable gives the same."""
+        graph = _plain_graph()
+        self._step = None if graph is None else (weakref.ref(graph), state)
+
+    def remembered(self) -> Any:
+        """The state after a step, if the code under construction can read its tensors; otherwise None."""
+        graph = _plain_graph()
+        return self._step[1] if self._step is not None and graph is not None and self._step[0]() is graph else None
 
     @property
     def likes(self) -> list[tuple[Sequence[int], str]]:
@@ -255,7 +246,7 @@ class _Slots:
         gradients: list[Any] = [None] * len(self.variables)
         places = []
         for gradient, variable, path in zip(*given, strict=True):
-            place = self.places.get(pairs.identity_of(variable))
+            place = self.places.get(identity_of(variable))
             if place is None:
                 raise ValueError(
                     f"tensorflow.GradientProcessor: it was not made for the variable {path!r}; "

@@ -101,7 +101,8 @@ class TensorFlow(Readable, Plain):
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is known to be one."""
-        return list(_on_accelerator(_products.multiply, leaves, factors if is_read(factors) else _wide(factors)))
+        given = factors if is_read(factors) else tf.cast(number(factors), tf.float64)
+        return list(_on_accelerator(_products.multiply, leaves, given))
 
     def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
@@ -157,12 +158,6 @@ def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> 
     if _running.is_fusible() and not _running.has_only_cpus():
         kernel = _running.fused(kernel, arrays)
     return kernel(*arrays)
-
-
-def _wide(factors: Any) -> Any:
-    """Factors in float64; a limit may be a TF1 placeholder without a shape."""
-    found = tf.cast(factors, tf.float64)
-    return tf.ensure_shape(found, []) if found.shape.rank is None and factors.dtype != tf.float64 else found
 
 
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:

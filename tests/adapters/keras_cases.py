@@ -566,15 +566,6 @@ def test_a_config_is_json_and_makes_the_optimizer_again(name: str, optimizer: st
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("package", ["gradxform", "import gradxform_keras before loading"])
-def test_files_with_a_former_name_of_the_package_are_read(package: str) -> None:
-    optimizer = gx.keras.wrap(opt.SGD(0.1), CLIP)
-    config = json.dumps(keras.saving.serialize_keras_object(optimizer))
-    assert "gradxform_keras>Transforming" in config
-    former = json.loads(config.replace("gradxform_keras>", f"{package}>"))
-    assert keras.saving.deserialize_keras_object(former).gradient_transformation == CLIP
-
-
 def test_threads_share_nothing_of_a_step() -> None:
     """A strategy runs each replica in a thread, which may wait within a step."""
     optimizer, given = gx.keras.wrap(opt.SGD(1.0), gx.skip_nonfinite(gx.freeze("**/kernel"))), variables()
