@@ -77,13 +77,12 @@ def _distances(
     for row in results:
         worst, place, problems = None, "", []
         for case, result, right in zip(cases, row, wanted, strict=True):
-            if result.problem or result.left_out:
+            if result.leaves:
+                _, largest = parity.differences(result.leaves, right)
+                worst, place = (largest, case) if parity.larger(worst, largest) is not worst else (worst, place)
+            else:
                 problems.append(f"{case} {result.problem or f'left out: {result.left_out}'}".strip())
-                continue
-            _, largest = parity.differences(result.leaves, right)
-            if parity.larger(worst, largest) is not worst:
-                worst, place = largest, case
-        where = f"{place} {worst}".strip() if worst else ""
         ulp = f"{worst.ulp:g}" if worst else "-" if len(problems) == len(row) else "0"
+        where = f"{place} {worst}".strip() if worst else ""
         rows.append((f"{row[0].framework} {row[0].mode}", ulp, where, "; ".join(problems)))
     return table(("framework and mode", "ULP", "largest distance", "problem"), rows)

@@ -52,22 +52,22 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
     """
     if row.products is not None:
         return _judge_products(got, wanted, row)
-    worst: Difference | None = None
-    over: Difference | None = None
-    wrong, flushed = "", 0
+    verdict = Verdict()
     for path, right in wanted.items():
         given = wanted.terms[path] if isinstance(wanted, Expected) else np.zeros(right.shape, right.dtype)
         for name, found, exact, term in _parts(path, got[path], right, given):
             distance = apart(found, exact, term)
             lost = _lost(found, exact, distance, row.part, framework in _FLUSHING and exact.dtype.name != "float16")
-            flushed += int(lost.sum())
             distance = np.where(lost, 0.0, distance)
-            if distance.size and distance.max() > 0:
-                worst = larger(worst, difference(name, found, exact, distance))
+            part = Verdict(flushed=int(lost.sum()))
+            if (largest := distance.max(initial=0.0)) > 0:
                 beyond = np.where(distance > row.budget(right.dtype, term > 0), distance, 0.0)
-                over = larger(over, difference(name, found, exact, beyond) if beyond.any() else None)
-                wrong = wrong or (_in_words(found, exact, distance) if distance.max() > _SENSE else "")
-    return Verdict(worst, over, wrong, flushed)
+                worst = difference(name, found, exact, distance)
+                over = difference(name, found, exact, beyond) if beyond.any() else None
+                wrong = _in_words(found, exact, distance) if largest > _SENSE else ""
+                part = Verdict(worst, over, wrong, part.flushed)
+            verdict = verdict.and_then(part)
+    return verdict
 
 
 def _judge_products(got: Leaves, wanted: Leaves, row: Row) -> Verdict:

@@ -88,8 +88,8 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
-def explanation(counted: bool, left_out: str) -> list[str]:
-    """Explain the columns and what was left out, a line each."""
+def explanation(counted: bool) -> list[str]:
+    """Explain the columns, a line each."""
     return [
         "gx: gradxform; native: the framework's own functions",
         "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
@@ -98,7 +98,6 @@ def explanation(counted: bool, left_out: str) -> list[str]:
         "extra MB: rise in resident memory during a call, including the result; - if unknown"
         + ("; on a device, memory as counted by the framework" if counted else ""),
         *([OPERATIONS] if counted else []),
-        *([left_out] if left_out else []),
     ]
 
 

@@ -11,7 +11,7 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,9 +46,24 @@ class Plan(NamedTuple):
         """The chains to measure on a tree: Muon takes matrices only."""
         return (MUON,) if tree == "matrices" else self.chains
 
-    def has(self, mode: Mode, leaves: int, chain: Chain) -> bool:
-        """Whether to measure a mode on a tree."""
-        return not mode.compiled or leaves <= 500 or len(CHAINS[chain]) <= self.longest_compiled
+    def pairs(self, programs: Mapping[str, Program], tree: str) -> list[tuple[str, Mode, Chain]]:
+        """Each framework, mode and chain to measure on a tree."""
+        few = len(TREES[tree]()) <= 500
+        return [
+            (framework, mode, chain)
+            for framework, own in programs.items()
+            for mode in own.MODES
+            for chain in self.chains_of(tree)
+            if few or not mode.compiled or len(CHAINS[chain]) <= self.longest_compiled
+        ]
+
+    def left_out(self, programs: Mapping[str, Program]) -> list[str]:
+        """What it leaves out, in words."""
+        everything = self._replace(longest_compiled=max(map(len, CHAINS.values())))
+        if all(self.pairs(programs, tree) == everything.pairs(programs, tree) for tree in self.trees):
+            return []
+        longer = f"chains longer than {self.longest_compiled}" if self.longest_compiled else "all chains, see --full"
+        return [f"left out: compiled modes for trees with more than 500 leaves, {longer}"]
 
 
 QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), longest_compiled=0)
@@ -115,7 +130,8 @@ def run(
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
     about["explanation"] = [
         *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
-        *report.explanation(asked is not None, _left_out(plan, programs)),
+        *report.explanation(asked is not None),
+        *plan.left_out(programs),
     ]
     shown = "\n".join(about["explanation"])
     console.print(f"\n{shown}\n\n{report.verdict(results)}", markup=False, highlight=False)
@@ -137,26 +153,6 @@ def run(
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def _pairs(programs: Mapping[str, Program], plan: Plan, tree: str) -> Iterator[tuple[str, Mode, Chain]]:
-    """Each framework, mode and chain for a tree."""
-    for framework, own in programs.items():
-        for mode in own.MODES:
-            for chain in plan.chains_of(tree):
-                yield framework, mode, chain
-
-
-def _left_out(plan: Plan, programs: Mapping[str, Program]) -> str:
-    """What a plan leaves out, in words."""
-    for tree in plan.trees:
-        leaves = len(TREES[tree]())
-        if not all(plan.has(mode, leaves, chain) for _, mode, chain in _pairs(programs, plan, tree)):
-            longer = (
-                f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
-            )
-            return f"left out: compiled modes for trees with more than 500 leaves, {longer}"
-    return ""
-
-
 def _measure_all(
     plan: Plan, programs: Mapping[str, Program], places: Mapping[str, Place], cost: bool, console: Console
 ) -> list[Measurements]:
@@ -164,15 +160,13 @@ def _measure_all(
     results = []
     # An auto-refreshing bar runs a thread, which would be measured too.
     with progress(console, auto_refresh=False) as shown:
-        bar = shown.add_task("", total=sum(len(list(_pairs(programs, plan, tree))) for tree in plan.trees))
+        bar = shown.add_task("", total=sum(len(plan.pairs(programs, tree)) for tree in plan.trees))
         for name in plan.trees:
             tree = gradients(TREES[name]())
             count = sum(leaf.size for leaf in tree.values())
             result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
-            for framework, mode, chain in _pairs(programs, plan, name):
+            for framework, mode, chain in plan.pairs(programs, name):
                 shown.advance(bar)
-                if not plan.has(mode, len(tree), chain):
-                    continue
                 label = f"{title(framework)} {mode.name}"
                 description = f"{name}, {label}, {chain_title(chain)}"
                 shown.update(bar, description=description, refresh=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -32,13 +31,18 @@ def find(name: str | None = None, index: int = 0) -> Place:
         device = mx.Device(kind, index)
     gpu = device.type == mx.gpu
     words = f"{mx.device_info(device)['device_name']} ({device})" if gpu else "cpu"
-    with _on(device), backend.scope():
+    with mx.stream(device), backend.scope():
         kernels = mx.default_device()
     if kernels != device:
         words += f", kernels on {kernels}"
     without = ("complex128", *(("float64",) if gpu else ()))
     return Place(
-        "gpu" if gpu else "cpu", words, backend.from_numpy, functools.partial(_on, device), cost=_cost, without=without
+        "gpu" if gpu else "cpu",
+        words,
+        backend.from_numpy,
+        functools.partial(mx.stream, device),
+        cost=_cost,
+        without=without,
     )
 
 
@@ -47,16 +51,6 @@ def _names() -> tuple[str, ...]:
     if mx.metal.is_available():
         return ("cpu", "gpu", "metal", "mps")
     return ("cpu", "gpu", "cuda") if mx.is_available(mx.gpu) else ("cpu",)
-
-
-@contextlib.contextmanager
-def _on(device: mx.Device) -> Iterator[None]:
-    before = mx.default_device()
-    mx.set_default_device(device)
-    try:
-        yield
-    finally:
-        mx.set_default_device(before)
 
 
 def _cost(function: Callable[..., Any], *args: Any) -> Cost:
