@@ -15,11 +15,21 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
 from gradxform.core.state import Fresh, stored_as
-from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
+from gradxform.core.transform import (
+    Context,
+    GradientTransformation,
+    ScheduleState,
+    stateful,
+    unconverted,
+    wrong_state,
+)
 from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
+from gradxform.transforms.custom import xp
 from gradxform.transforms.skipping import due
+from gradxform.transforms.spikes import AdaGCState, SpikesState
+from gradxform.transforms.statistics import PercentileState, ZScoreState
 
 _SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -221,6 +231,15 @@ def _slack(g: Tree, out: Tree) -> tuple[float, ...]:
     return tuple(found)
 
 
+def _counted(state: Any) -> dict[str, Any]:
+    """The number of norms or steps that a limit follows, which warm-ups and windows that are not full depend on."""
+    state = state.inner if isinstance(state, ScheduleState) else state
+    if not isinstance(state, (AdaGCState, PercentileState, SpikesState, ZScoreState)):
+        return {}
+    count = unwrapped(state.count)
+    return {"count": xp(count).max(count) if len(count.shape) else count}
+
+
 @unconverted
 def metrics(state: Any) -> dict[str, Array]:
     """Read what the transforms inside `measure` did at the last step, as a flat dict of scalars.
@@ -236,11 +255,13 @@ def metrics(state: Any) -> dict[str, Array]:
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, such as "clip_global_norm/norm_before",
         .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
-        "clip_norm_1". Masks in a chain and the rules of a partition are named by the pattern, function or variable that
-        selects: "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm"
-        for ``partition({"encoder/**": clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is
-        `has_updated`: where it is false, what is measured inside is of the last step that applied. Empty if nothing is
-        measured.
+        "clip_norm_1". "clip_zscore/count", and that of `clip_adagc`, `clip_percentile` and `clip_spikes`, is the number
+        of norms (steps for `clip_spikes`, of the gradient with most norms) that the limit follows: up to ``warmup`` it
+        is the limit of the warm-up, or none, and up to ``window`` the window is not full. Masks in a chain and the
+        rules of a partition are named by the pattern, function or variable that selects: "masked/encoder/clip_norm" for
+        ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm" for ``partition({"encoder/**":
+        clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is `has_updated`: where it is
+        false, what is measured inside is of the last step that applied. Empty if nothing is measured.
 
     Raises:
         TypeError: `state` holds no state.
@@ -265,14 +286,15 @@ def metrics(state: Any) -> dict[str, Array]:
             number += 1
             own = f"{name}_{number}"
         taken.add(own)
-        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures._asdict().items()}
+        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures.items()}
     applied = due(state)
     return found if not found or applied is True else {**found, "applied": applied}
 
 
-def _measures(state: Any) -> Iterator[tuple[str, Measures]]:
+def _measures(state: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(state, MeasureState):
-        yield from state.measures.items()
+        for name, measures in state.measures.items():
+            yield name, measures._asdict() | _counted(state.inner)
         yield from _measures(state.inner)
     else:
         for part in holding.parts(state) or ():

@@ -444,3 +444,25 @@ def test_metrics_say_whether_the_step_applied(around: str) -> None:
         assert applied[-1] == gx.has_updated(state)
     assert applied == ([False, True] if around == "accumulate" else [True, False])
     assert "applied" not in gx.metrics(gx.measure(CLIP).init([np.zeros(2)]))
+
+
+@pytest.mark.parametrize("framework", lookup.installed())
+def test_warm_ups_and_windows_that_are_not_full_are_metrics(framework: str) -> None:
+    tx = gx.measure(
+        gx.chain(
+            gx.clip_adagc(),
+            gx.clip_zscore(lambda step: 2.5 + step),
+            gx.masked(gx.clip_percentile(50.0, per_leaf=True), "w"),
+            gx.clip_spikes(),
+            gx.trace(0.5),
+        )
+    )
+    leaves = {"b": np.float32([1.0]), "w": np.float32([3.0, 4.0])}
+    state = tx.init(tensors(framework, leaves))
+    for step in range(1, 4):
+        grads = tensors(framework, {**leaves, "b": None if step == 2 else leaves["b"]})
+        state = tx.update(grads, state)[1]
+        found = {name: array(value) for name, value in gx.metrics(state).items() if name.endswith("/count")}
+        assert found == dict.fromkeys(
+            ["clip_adagc/count", "clip_zscore/count", "masked/count", "clip_spikes/count"], np.asarray(step)
+        )
