@@ -424,6 +424,22 @@ def test_a_limit_that_is_a_variable_changes_in_fit() -> None:
         assert moved == pytest.approx(size, rel=1e-4)
 
 
+@pytest.mark.parametrize(("hook", "moved"), [("on_epoch_begin", 220.0), ("on_epoch_end", 22.0)])
+def test_a_callback_changes_a_limit_between_epochs(hook: str, moved: float) -> None:
+    """Two steps in each of two epochs; JAX loses what a hook of batches assigns, which the page says."""
+    limit, calls = keras.Variable(1.0, trainable=False), []
+
+    def assign(epoch: int, logs: Any = None) -> None:
+        calls.append(epoch)
+        limit.assign(10.0 ** len(calls))
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)])
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.clip_global_norm(limit)), loss="mse")
+    x, callback = np.ones((8, 1), np.float32), keras.callbacks.LambdaCallback(**{hook: assign})
+    model.fit(x, 1e6 * x, batch_size=4, epochs=2, verbose=0, callbacks=[callback])
+    assert float(model.get_weights()[0][0, 0]) == moved
+
+
 def test_the_state_before_the_optimizer_is_built_and_in_memory_of_its_own() -> None:
     optimizer = gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5))
     assert optimizer.gradient_transformation_state is None
