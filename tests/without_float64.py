@@ -105,16 +105,14 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for packed small leaves and pieces of large ones on the CPU, in that mode."""
     torch = pytest.importorskip("torch")
-    namespace, plain, fused, packed, kernels = (
-        importlib.import_module(f"gradxform_torch.{name}")
-        for name in ("_namespace", "plain", "_fused", "_packed", "kernels")
+    namespace, plain, readable, batched = (
+        importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain", "_readable", "batched")
     )
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
-    monkeypatch.setattr(fused, "_PLAIN", set())
-    monkeypatch.setattr(kernels, "readable", lambda tensors: False)
-    monkeypatch.setattr(packed, "LARGE", 300)
-    monkeypatch.setattr(packed, "PART", 400)
+    monkeypatch.setattr(readable, "_HOSTS", set())
+    monkeypatch.setattr(batched, "LARGE", 300)
+    monkeypatch.setattr(batched, "PART", 400)
     return refusing("cpu")
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import Namespace as host
-from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.namespace import Defaults
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
@@ -248,24 +247,21 @@ class Numbered:
         return self._iota(self._inner, x)
 
 
-def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A formula of elements whose indices a function gives; a combination asks for none."""
-    if isinstance(formula, Combination):
-        return formula
-
-    def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
-        return formula(Numbered(xp, iota), *operands, **static)
-
-    return of_part
-
-
 class OfLeaves(NamedTuple):
-    """A formula of elements of leaves that are parts of larger ones."""
+    """A formula of elements of leaves that may be parts of larger ones."""
 
     formula: Callable[..., Any]
-    numbers: Sequence[Callable[[Any], Any]]
+    numbers: Sequence[Callable[[Any], Any]] | None = None
     """For each leaf, a function from element indices in it to those in the whole."""
 
-    def of(self, i: int) -> Callable[..., Any]:
-        """Return the formula for one leaf."""
-        return numbered(self.formula, lambda xp, x: self.numbers[i](xp.iota(x)))
+    def of(self, iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        """Return the formula for elements whose indices a function gives."""
+
+        def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
+            return self.formula(Numbered(xp, iota), *operands, **static)
+
+        return of_part
+
+    def in_whole(self, i: int, numbers: Any) -> Any:
+        """Convert element indices in one of the leaves to those in the whole."""
+        return numbers if self.numbers is None else self.numbers[i](numbers)

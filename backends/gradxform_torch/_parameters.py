@@ -21,8 +21,7 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.accumulating import check_waits
 from gradxform_torch import _private
-from gradxform_torch._fused import on_device
-from gradxform_torch._readable import PLAIN
+from gradxform_torch._readable import DEVICE, TENSORS, place_of
 from gradxform_torch._shards import is_writable
 from gradxform_torch._writing import Named, clear, gradients_of, write
 from gradxform_torch.dtensor import backend
@@ -208,7 +207,7 @@ def _is_moved(old: Any, new: Any) -> bool:
     """Whether a new accelerator tensor has replaced a similar one."""
     both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new
     alike = both and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
-    return alike and on_device([old, new]) and is_writable(old)
+    return alike and place_of([old, new]) == DEVICE and is_writable(old)
 
 
 def paths_of(named: Named) -> list[str]:
@@ -253,7 +252,7 @@ def _are_pairs(given: Any) -> bool:
     for item in given:
         if type(item) is not tuple or len(item) != 2 or type(item[0]) is not str:
             return False
-        if type(item[1]) not in PLAIN and not isinstance(item[1], torch.Tensor):
+        if type(item[1]) not in TENSORS and not isinstance(item[1], torch.Tensor):
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""Whether values may be read: never under tracing, where gradients flow, or off the CPU."""
+"""Where kernels may run: what may be read or written, which no tracing, autograd or missing device forbids."""
 
 from __future__ import annotations
 
@@ -9,27 +9,36 @@ import torch
 
 from gradxform_torch import _private
 
-PLAIN = {torch.Tensor, torch.nn.Parameter}
+TENSORS = {torch.Tensor, torch.nn.Parameter}
+_ON_DEVICES = TENSORS | {_private.FakeTensor}
+_HOSTS = {"cpu"}
+"""Devices whose operations cost little to start."""
+HOST, DEVICE, PLAIN = "host", "device", "plain"
 
 
-def traced() -> bool:
-    """Whether current code is recorded or transformed: by torch.compile, torch.func, dual numbers or a mode."""
-    return transformed() or _private.is_in_mode()
+def place_of(tensors: Iterable[Any]) -> str:
+    """Where kernels of some tensors run: `HOST` reads values, `DEVICE` writes, `PLAIN` does what a framework records.
+
+    The first two are for ordinary tensors that no derivative is asked of. Beside those of an accelerator, 0-d tensors
+    may be on the host.
+    """
+    if torch.compiler.is_compiling():
+        return PLAIN
+    given = list(tensors)
+    if not given:
+        return HOST
+    if _private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
+        return PLAIN
+    types, on_host = set(map(type, given)), [t.device.type in _HOSTS for t in given]
+    if all(on_host):
+        return HOST if types <= TENSORS and not _private.is_in_mode() else PLAIN
+    there = types <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
+    return DEVICE if there else PLAIN
 
 
 def transformed() -> bool:
     """Whether a compiler, a tracer, torch.func or dual numbers transform current code."""
     return torch.compiler.is_compiling() or _private.is_in_transform()
-
-
-def readable(tensors: Iterable[Any]) -> bool:
-    """Whether all are ordinary CPU tensors without gradients; with no tensors, whether no compiler is active."""
-    given = list(tensors)
-    if not given:
-        return not torch.compiler.is_compiling()
-    if traced() or not (PLAIN.issuperset(map(type, given)) and all([t.is_cpu for t in given])):
-        return False
-    return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 
 
 def is_writable(leaf: torch.Tensor) -> bool:

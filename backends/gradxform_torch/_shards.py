@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gradxform_torch import _private, _readable
-from gradxform_torch._readable import PLAIN
+from gradxform_torch._readable import TENSORS
 
 
 def types() -> tuple[type, ...]:
@@ -25,13 +25,13 @@ def types() -> tuple[type, ...]:
 
 def is_sharded(x: Any) -> bool:
     """Whether this is a DTensor, replicated or not."""
-    return type(x) not in PLAIN and hasattr(type(x), "from_local")
+    return type(x) not in TENSORS and hasattr(type(x), "from_local")
 
 
 def any_sharded(tensors: Iterable[Any]) -> bool:
     """Whether any is a DTensor."""
     kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
-    return not kinds <= PLAIN and any([hasattr(kind, "from_local") for kind in kinds])
+    return not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds])
 
 
 def axis_of(placement: Any) -> int | None:

@@ -15,8 +15,8 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.skipping import is_due
 from gradxform_torch import _private
-from gradxform_torch._fused import on_device
 from gradxform_torch._parameters import NormBefore, holder_of, in_place, norm_before
+from gradxform_torch._readable import DEVICE, place_of
 from gradxform_torch._shards import local
 from gradxform_torch._writing import Named
 from gradxform_torch.dtensor import backend
@@ -104,7 +104,7 @@ def _write(named: Named, old: Sequence[Any], after: Tree, due: Any) -> None:
         _private.foreach_copy_([local(named[i][1]) for i in stopped], [local(old[i]) for i in stopped])
     on = [i for i, slot in enumerate(slots) if slot not in stopped]
     rows = [(local(after.leaves[i]), local(named[slots[i]][1].detach()), local(old[slots[i]])) for i in on]
-    if not on_device([update for update, _, _ in rows], narrow=True):
+    if place_of([update for update, _, _ in rows]) != DEVICE:
         for row in rows:
             for update, new, before in _pieces(row):
                 new.copy_(updates.moved(backend, [update], [new], [before], due)[0])

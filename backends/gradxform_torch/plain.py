@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types as python_types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.protocol import Backend
-from gradxform.numerics import formulas
+from gradxform.backend.protocol import Axes, Backend
+from gradxform.numerics import formulas, rescale
 from gradxform_torch import _across, _backward, _shards
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
@@ -93,6 +94,34 @@ class Plain(Backend):
         """New zeros that do not require gradients."""
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
+        """Norms over some axes, of one leaf after the other."""
+        each = [super(Plain, self).norms_over([leaf], [over], ord) for leaf, over in zip(leaves, axes, strict=True)]
+        return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
+
+    def multiply_over(
+        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
+    ) -> list[torch.Tensor]:
+        """Leaves times factors of slices, one after the other."""
+        rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
+        return [super(Plain, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
+
+    def clip(
+        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    ) -> list[torch.Tensor]:
+        """min(max(factor * leaf, low), high), in one pass."""
+        scaled: Sequence[torch.Tensor] = leaves
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        if low is high is None:
+            return list(scaled)
+        found = []
+        for old, new in zip(leaves, scaled, strict=True):
+            xp = self.namespace_of(old)
+            bounds = [None if bound is None else xp.float64(bound).to(old.dtype).to(new.dtype) for bound in (low, high)]
+            found.append(torch.clamp(new, *bounds))
+        return found
+
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
         found = super().compute(formula, *map(_shards.whole, operands), **static)
@@ -138,3 +167,15 @@ def _dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Back | None]:
     return whole.values(), lambda new: torch.sparse_coo_tensor(
         whole.indices(), new, whole.shape, is_coalesced=True, check_invariants=False
     )
+
+
+def split(leaves: Sequence[torch.Tensor], axes: Axes, factors: Any) -> Sequence[Any]:
+    """Split factors in the form of `norms_over` into those of each leaf."""
+    if len(leaves) == 1:
+        return [factors]
+    shapes = []
+    for leaf, over in zip(leaves, axes, strict=True):
+        reduced = [axis % leaf.ndim for axis in over]
+        shapes.append([1 if axis in reduced else size for axis, size in enumerate(leaf.shape)])
+    parts = torch.split(factors, list(map(math.prod, shapes)))
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -22,7 +22,7 @@ import gradxform as gx
 from gradxform.proof import registry
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
-from gradxform_torch import _fused, _packed, _parameters, kernels
+from gradxform_torch import _parameters, _readable, batched
 
 LEAVES = 300
 """The number of small gradients."""
@@ -268,11 +268,9 @@ def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fused, "_PLAIN", {"mps"})
-    monkeypatch.setattr(_fused, "LARGE", 20)
-    monkeypatch.setattr(_packed, "LARGE", 20)
-    monkeypatch.setattr(_packed, "PART", 30)
-    monkeypatch.setattr(kernels, "readable", lambda tensors: False)
+    monkeypatch.setattr(_readable, "_HOSTS", {"mps"})
+    monkeypatch.setattr(batched, "LARGE", 20)
+    monkeypatch.setattr(batched, "PART", 30)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Multi-tensor functions: one call for all leaves of one device and dtype."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gradxform.backend.host import namespace as host
+from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.rescale import is_extreme
+from gradxform_torch import _private
+from gradxform_torch._namespace import rounded_number
+from gradxform_torch._readable import is_writable
+
+Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
+Columns = Sequence[Any]
+
+
+def per_kind(
+    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[bool] | None = None
+) -> list[Any]:
+    """Apply a function of leaves of one device and dtype, and of whether it may write into them."""
+    out: list[Any] = list(leaves)
+    each = [False] * len(leaves) if own is None else own
+    for places in grouped([(leaf.device, leaf.dtype, mine) for leaf, mine in zip(leaves, each, strict=True)]):
+        for i, new in zip(places, function([leaves[i] for i in places], each[places[0]]), strict=True):
+            out[i] = new
+    return out
+
+
+def grouped(keys: Iterable[Any]) -> list[list[int]]:
+    """Group positions by key."""
+    found: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return list(found.values())
+
+
+def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
+    """Leaves times one number, or one each."""
+    if not own:
+        return _private.foreach_mul(leaves, factor)
+    _private.foreach_mul_(leaves, factor)
+    return leaves
+
+
+def clamped(leaves: Tensors, own: bool, low: Any, high: Any) -> Tensors:
+    """Leaves of one dtype between two numbers or None; NaN stays."""
+    for bound, fresh, in_place in (
+        (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
+        (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
+    ):
+        if bound is not None:
+            near = rounded_number(bound, leaves[0].dtype)
+            if own:
+                in_place(leaves, near)
+            else:
+                leaves, own = fresh(leaves, near), True
+    return leaves
+
+
+def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy leaves into other tensors."""
+    if leaves:
+        _private.foreach_copy_(list(out), list(leaves))
+    return list(out)
+
+
+def are_numbers(*bounds: Any) -> bool:
+    """Whether bounds are numbers or none."""
+    return all([bound is None or isinstance(bound, (int, float)) for bound in bounds])
+
+
+# --- sums of leaves times numbers: one pass per term, rounded to the dtype of a leaf's sums --------------------------
+
+
+def combination(
+    formula: Combination,
+    columns: Columns,
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None,
+    into: Sequence[Any] | None,
+) -> list[torch.Tensor] | None:
+    """Add up products of columns and weights; overwrite `into` where it is one of the columns.
+
+    None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
+    multi-tensor function takes one by one on an accelerator.
+    """
+    given = [
+        x.double().numpy() if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))
+    ]
+    if any([isinstance(x, torch.Tensor) for x in given]):
+        return None
+    count = len(columns[0])
+    known = map(float, host.compute(formula.weights, *given[: len(numbers)]))
+    weights = [[weight] * count for weight in known]
+    if factors is not None:
+        weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], given[len(numbers) :], strict=True)]
+    groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
+    if any(map(is_extreme, itertools.chain(*weights))) or not all([_is_fused(columns, places[0]) for places in groups]):
+        return None
+    out: list[Any] = [None] * count
+    for places in groups:
+        some, by = ([[column[i] for i in places] for column in each] for each in (columns, weights))
+        found = _added(some, by, None if into is None else [into[i] for i in places])
+        for i, new in zip(places, found, strict=True):
+            out[i] = new
+    return out
+
+
+def _is_fused(columns: Columns, i: int) -> bool:
+    """Whether a multi-tensor function takes tensors like those in one row together."""
+    row = [column[i] for column in columns]
+    return row[0].is_cpu or {x.dtype for x in row} == {sums_dtype(row[0])}
+
+
+def _added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] | None) -> Tensors:
+    """Add up columns of one dtype each."""
+    if columns[0][0].is_complex():
+        parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
+        return list(map(torch.view_as_complex, _added(parts, weights, None)))
+    dtype = sums_dtype(columns[0][0])
+    wide = [column if column[0].dtype == dtype else [x.to(dtype) for x in column] for column in columns]
+    terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]
+    written = [k for k, column in enumerate(wide) if _is_same(column, into)]
+    if len(terms) == 1 and not written and into and into[0].dtype == dtype and _is_same(into, into):
+        terms, written = [(copied(wide[0], into), terms[0][1])], [0]
+    own = written or [k for k, column in enumerate(columns) if wide[k] is not column]
+    each = [k for k, (_, by) in enumerate(terms) if isinstance(by, list)]
+    ones = [k for k, (_, by) in enumerate(terms) if by == 1.0]
+    total, weight = terms.pop((own or each or ones or [-1])[0])
+    if not own and weight == 1.0 and terms:
+        other, by = terms.pop()
+        total = _private.foreach_add(total, other, alpha=by)
+    elif not own or weight != 1.0:
+        total = times(total, bool(own), weight)
+    for other, by in terms:
+        if isinstance(by, list):
+            other, by = _private.foreach_mul(other, by), 1.0
+        _private.foreach_add_(total, other, alpha=by)
+    return total
+
+
+def _is_same(column: Sequence[torch.Tensor], into: Sequence[Any] | None) -> bool:
+    """Whether the tensors of a column are those to write to, and may be overwritten."""
+    return into is not None and all([x is y and is_writable(x) for x, y in zip(column, into, strict=True)])
+
+
+def sums_dtype(leaf: torch.Tensor) -> torch.dtype:
+    """The dtype of the sums of a leaf."""
+    return leaf.dtype if leaf.dtype in (torch.float64, torch.complex128) else torch.float32

@@ -1,0 +1,125 @@
+"""Kernels for ordinary dense tensors on the CPU outside of compilers, which NumPy reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host.kernels import Readable
+from gradxform.numerics import rescale
+from gradxform.numerics.elementwise import Combination, Formula
+from gradxform_torch import _foreach, _private
+from gradxform_torch._namespace import Namespace, rounded_number
+from gradxform_torch._readable import is_writable
+from gradxform_torch.plain import Plain
+
+_NARROW = {torch.float16, torch.bfloat16}
+
+
+class Host(Readable, Plain):
+    """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
+
+    def readable(self, arrays: Iterable[Any]) -> bool:
+        """Always: others have other kernels."""
+        return True
+
+    def view(self, array: torch.Tensor) -> Any:
+        """The memory of a tensor."""
+        try:
+            return array.numpy()
+        except (RuntimeError, TypeError):  # a parameter, bfloat16, or one that negates or conjugates what it sees
+            whole = array.detach().resolve_conj().resolve_neg()
+            return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
+
+    def taken(self, array: Any) -> torch.Tensor:
+        """A tensor of the array's memory."""
+        return torch.from_numpy(array)
+
+    def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
+        """The vector of the leaves' norms."""
+        if ord != 2:
+            return super().norms(leaves, ord)
+        wide = [rescale.in_single(Namespace, leaf) if leaf.dtype in _NARROW else leaf for leaf in leaves]
+        return host.norms(list(map(self.view, wide)), 2.0)
+
+    def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
+        """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
+        each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+        own = [inplace and is_writable(leaf) for leaf in leaves]
+        out = list(leaves)
+        fused: dict[tuple[bool, torch.dtype], list[int]] = {}
+        for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
+            if factor == 1:
+                continue
+            if leaf.is_complex() or (leaf.dtype != torch.float64 and rescale.is_extreme(factor)):
+                out[i] = rescale.times(self.namespace_of(leaf), leaf, factor)
+            else:  # in place, torch would round the factor to half precision
+                fused.setdefault((own[i] and leaf.itemsize > 2, leaf.dtype), []).append(i)
+        for (mine, dtype), places in fused.items():
+            by: Any = [each[i] for i in places]
+            if dtype.itemsize > 2 and len({*by}) == 1:  # a tensor, or torch would make one for each leaf
+                by = torch.from_numpy(np.array(by[0], "f" if dtype == torch.float32 else "d"))
+            for i, new in zip(places, _foreach.times([leaves[i] for i in places], mine, by), strict=True):
+                out[i] = new
+        return out
+
+    def clip(
+        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    ) -> list[torch.Tensor]:
+        """min(max(factor * leaf, low), high)."""
+        if not _foreach.are_numbers(low, high):
+            return super().clip(leaves, low, high, factors, inplace)
+        scaled: Sequence[torch.Tensor] = leaves
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        if low is high is None:
+            return list(scaled)
+        bounds = {dtype: [_rounded(bound, dtype) for bound in (low, high)] for dtype in {x.dtype for x in leaves}}
+        found = []
+        for old, new in zip(leaves, scaled, strict=True):
+            own = (inplace or new is not old) and is_writable(new)
+            found.append((new.clamp_ if own else new.clamp)(*bounds[old.dtype]))
+        return found
+
+    def elementwise(
+        self,
+        formula: Formula,
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements."""
+        found = None
+        if isinstance(formula, Combination):
+            found = _foreach.combination(formula, columns, numbers, factors, out)
+        return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
+
+    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """The leaves in memory of their own, or in writable tensors."""
+        return _foreach.copied(leaves, out) if out and all(map(is_writable, out)) else super().copied(leaves)
+
+    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
+        """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
+        if not (inplace and leaves and all(map(is_writable, leaves))):
+            return super().zeros(leaves)
+        _private.foreach_zero_(list(leaves))
+        return list(leaves)
+
+    def peer_norm(
+        self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
+    ) -> torch.Tensor | None:
+        """The norm as torch.nn.utils computes it."""
+        there = [leaf for leaf in leaves if leaf.numel()]  # of no elements, PyTorch has no infinity norm
+        if function != "torch clip_grad_norm_" or not there:
+            return None
+        return torch.nn.utils.get_total_norm(there, ord).double()
+
+
+def _rounded(bound: float | None, dtype: torch.dtype) -> float | None:
+    return None if bound is None else rounded_number(bound, dtype)
