@@ -110,7 +110,7 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
-    monkeypatch.setattr(readable, "_HOSTS", set())
+    monkeypatch.setattr(readable, "_is_on_host", lambda tensor: False)
     monkeypatch.setattr(batched, "LARGE", 300)
     monkeypatch.setattr(batched, "PART", 400)
     return refusing("cpu")

@@ -11,8 +11,6 @@ from gradxform_torch import _private
 
 TENSORS = {torch.Tensor, torch.nn.Parameter}
 _ON_DEVICES = TENSORS | {_private.FakeTensor}
-_HOSTS = {"cpu"}
-"""Devices whose operations cost little to start."""
 HOST, DEVICE, PLAIN = "host", "device", "plain"
 
 
@@ -29,11 +27,15 @@ def place_of(tensors: Iterable[Any]) -> str:
         return HOST
     if _private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
         return PLAIN
-    types, on_host = set(map(type, given)), [t.device.type in _HOSTS for t in given]
+    types, on_host = set(map(type, given)), list(map(_is_on_host, given))
     if all(on_host):
         return HOST if types <= TENSORS and not _private.is_in_mode() else PLAIN
     there = types <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
     return DEVICE if there else PLAIN
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu
 
 
 def transformed() -> bool:

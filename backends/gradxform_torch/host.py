@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import Readable
+from gradxform.backend.protocol import Axes
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _foreach, _private
@@ -18,6 +20,7 @@ from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
 
 _NARROW = {torch.float16, torch.bfloat16}
+_PLAIN = {torch.float32, torch.float64}
 
 
 class Host(Readable, Plain):
@@ -48,8 +51,9 @@ class Host(Readable, Plain):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
+        if np.ndim(factors) == 0 and float(factors) == 1.0:
+            return list(leaves)
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
-        own = [inplace and is_writable(leaf) for leaf in leaves]
         out = list(leaves)
         fused: dict[tuple[bool, torch.dtype], list[int]] = {}
         for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
@@ -58,7 +62,8 @@ class Host(Readable, Plain):
             if leaf.is_complex() or (leaf.dtype != torch.float64 and rescale.is_extreme(factor)):
                 out[i] = rescale.times(self.namespace_of(leaf), leaf, factor)
             else:  # in place, torch would round the factor to half precision
-                fused.setdefault((own[i] and leaf.itemsize > 2, leaf.dtype), []).append(i)
+                own = inplace and leaf.itemsize > 2 and is_writable(leaf)
+                fused.setdefault((own, leaf.dtype), []).append(i)
         for (mine, dtype), places in fused.items():
             by: Any = [each[i] for i in places]
             if dtype.itemsize > 2 and len({*by}) == 1:  # a tensor, or torch would make one for each leaf
@@ -66,6 +71,24 @@ class Host(Readable, Plain):
             for i, new in zip(places, _foreach.times([leaves[i] for i in places], mine, by), strict=True):
                 out[i] = new
         return out
+
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
+        """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
+        if len(leaves) > 1 or ord != 2 or not axes[0] or leaves[0].dtype not in _NARROW | {torch.float32}:
+            return super().norms_over(leaves, axes, ord)
+        wide = leaves[0].detach().double()
+        return wide.mul_(wide).sum(axes[0], keepdim=True).sqrt_()
+
+    def multiply_over(
+        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
+    ) -> list[torch.Tensor]:
+        """Leaves times factors of slices; one that float32 can multiply, in one pass."""
+        leaf, by = leaves[0], self.namespace_of(leaves[0]).float64(factors)
+        size = by.abs()
+        extreme = (size > rescale.MOST) & (size < math.inf) | (size < rescale.LEAST) & (size > 0.0)
+        if len(leaves) > 1 or leaf.dtype not in _PLAIN or (leaf.dtype == torch.float32 and bool(extreme.any())):
+            return super().multiply_over(leaves, axes, factors, inplace)
+        return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
 
     def clip(
         self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +23,13 @@ def way_of(arguments: Sequence[Any]) -> Plain:
     return _WAYS[_readable.place_of(_tensors_in(arguments))]
 
 
-def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    for x in given:
-        if isinstance(x, torch.Tensor):
-            yield x
-        elif isinstance(x, (list, tuple)):
-            yield from _tensors_in(x)
+def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    found = [x for x in arguments if isinstance(x, torch.Tensor)]
+    if len(found) < len(arguments):
+        for x in arguments:
+            if isinstance(x, (list, tuple)):
+                found += _tensors_in(x)
+    return found
 
 
 def _chosen(name: str) -> Any:

@@ -268,7 +268,7 @@ def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_readable, "_HOSTS", {"mps"})
+    monkeypatch.setattr(_readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
     monkeypatch.setattr(batched, "LARGE", 20)
     monkeypatch.setattr(batched, "PART", 30)
 
