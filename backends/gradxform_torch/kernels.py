@@ -15,12 +15,12 @@ from gradxform_torch.batched import Batched
 from gradxform_torch.host import Host
 from gradxform_torch.plain import Plain
 
-_WAYS: dict[str, Plain] = {_readable.HOST: Host(), _readable.DEVICE: Batched(), _readable.PLAIN: Plain()}
+_WAYS: dict[str, Plain] = {_readable.HOST: Host(), _readable.DEVICE: Batched()}
 
 
-def way_of(arguments: Sequence[Any]) -> Plain:
-    """The kernels for the tensors among some arguments."""
-    return _WAYS[_readable.place_of(_tensors_in(arguments))]
+def way_of(arguments: Sequence[Any]) -> Plain | None:
+    """The kernels for the tensors among some arguments; None for the plain ones."""
+    return _WAYS.get(_readable.place_of(_tensors_in(arguments)))
 
 
 def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
@@ -36,7 +36,7 @@ def _chosen(name: str) -> Any:
     """A kernel that runs where its tensors are."""
 
     def kernel(self: Kernels, *given: Any, **static: Any) -> Any:
-        run: Callable[..., Any] = getattr(way_of(given), name)
+        run: Callable[..., Any] = getattr(way_of(given) or super(Kernels, self), name)
         return run(*given, **static)
 
     return kernel
