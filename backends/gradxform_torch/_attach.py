@@ -276,7 +276,12 @@ class Attached(Saving):
         if self._recorded is not None:
             self._recorded.before(named, scale)
         given = self.tx, named, self._held.state, scale, found_inf
-        state, self._norm = transformed(*given, owned=True, flushes=self._flushes)
+        try:
+            state, self._norm = transformed(*given, owned=True, flushes=self._flushes)
+        except ValueError as error:
+            if "tx.init(params)" in str(error):  # a parameter was replaced
+                error.add_note("After attach, write handle.remove() and attach again: that starts a new state.")
+            raise
         self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None

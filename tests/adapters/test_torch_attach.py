@@ -681,3 +681,18 @@ def test_groups_of_bare_parameters_get_the_names_of_a_model() -> None:
         ValueError, match=r"names lacks parameter 0 of a group, of shape \(2, 2\); give the whole model"
     ):
         gx.torch.attach(optimizer(), tx, names=model[1])
+
+
+def test_a_parameter_that_grows_is_attached_again() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    longer = torch.nn.Parameter(torch.zeros(3))
+    optimizer.param_groups[0]["params"][0] = longer
+    longer.grad = torch.ones(3)
+    with pytest.raises(ValueError, match=r"shape \(2,\) at '0', where the gradient has \(3,\)") as caught:
+        optimizer.step()
+    assert "handle.remove() and attach again" in caught.value.__notes__[0]
+    handle.remove()
+    gx.torch.attach(optimizer, gx.trace(0.5))
+    optimizer.step()
+    assert torch.equal(longer, torch.full((3,), -1.0))
