@@ -51,8 +51,13 @@ class Host(Readable, Plain):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
-        if np.ndim(factors) == 0 and float(factors) == 1.0:
-            return list(leaves)
+        if np.ndim(factors) == 0:
+            one = float(factors)
+            if one == 1.0:
+                return list(leaves)
+            if _takes(leaves, one):
+                own = inplace and all(map(is_writable, leaves))
+                return list(_foreach.times(list(leaves), own, _number(one, leaves[0].dtype)))
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
         out = list(leaves)
         fused: dict[tuple[bool, torch.dtype], list[int]] = {}
@@ -66,8 +71,8 @@ class Host(Readable, Plain):
                 fused.setdefault((own, leaf.dtype), []).append(i)
         for (mine, dtype), places in fused.items():
             by: Any = [each[i] for i in places]
-            if dtype.itemsize > 2 and len({*by}) == 1:  # a tensor, or torch would make one for each leaf
-                by = torch.from_numpy(np.array(by[0], "f" if dtype == torch.float32 else "d"))
+            if dtype.itemsize > 2 and len({*by}) == 1:  # or torch would make a tensor for each leaf
+                by = _number(by[0], dtype)
             for i, new in zip(places, _foreach.times([leaves[i] for i in places], mine, by), strict=True):
                 out[i] = new
         return out
@@ -142,6 +147,16 @@ class Host(Readable, Plain):
         if function != "torch clip_grad_norm_" or not there:
             return None
         return torch.nn.utils.get_total_norm(there, ord).double()
+
+
+def _takes(leaves: Sequence[torch.Tensor], factor: float) -> bool:
+    """Whether one call multiplies all leaves."""
+    kinds = {leaf.dtype for leaf in leaves}
+    return len(kinds) == 1 and kinds <= _PLAIN and (torch.float64 in kinds or not rescale.is_extreme(factor))
+
+
+def _number(factor: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.array(factor, "f" if dtype == torch.float32 else "d"))
 
 
 def _rounded(bound: float | None, dtype: torch.dtype) -> float | None:
