@@ -20,9 +20,9 @@ Columns = Sequence[Any]
 
 
 def per_kind(
-    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[bool] | None = None
+    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[Any] | None = None
 ) -> list[Any]:
-    """Apply a function of leaves of one device and dtype, and of whether it may write into them."""
+    """Apply a function of leaves of one device and dtype, and of what is known of them: whether it may write there."""
     out: list[Any] = list(leaves)
     each = [False] * len(leaves) if own is None else own
     for places in grouped([(leaf.device, leaf.dtype, mine) for leaf, mine in zip(leaves, each, strict=True)]):
@@ -47,14 +47,15 @@ def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
     return leaves
 
 
-def clamped(leaves: Tensors, own: bool, low: Any, high: Any) -> Tensors:
-    """Leaves of one dtype between two numbers or None; NaN stays."""
+def clamped(leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
+    """Leaves between two numbers or None, rounded to a dtype; NaN stays."""
+    dtype, own = kind
     for bound, fresh, in_place in (
         (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
         (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
     ):
         if bound is not None:
-            near = rounded_number(bound, leaves[0].dtype)
+            near = rounded_number(bound, dtype)
             if own:
                 in_place(leaves, near)
             else:

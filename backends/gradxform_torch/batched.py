@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.backend.protocol import Axes, pairs
-from gradxform.numerics import formulas, matrices, ranking, subsets
+from gradxform.numerics import formulas, matrices, ranking, rescale, subsets
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _foreach, _namespace, _private
-from gradxform_torch._namespace import OfLeaves
+from gradxform_torch._namespace import Namespace, OfLeaves
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain, split
 
@@ -114,10 +114,14 @@ class Batched(Plain):
         self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
     ) -> list[torch.Tensor]:
         """min(max(factor * leaf, low), high)."""
-        if factors is not None or not _foreach.are_numbers(low, high):
+        if not _foreach.are_numbers(low, high):
             return super().clip(leaves, low, high, factors, inplace)
-        own = [inplace and is_writable(leaf) for leaf in leaves]
-        return _foreach.per_kind(functools.partial(_foreach.clamped, low=low, high=high), leaves, own)
+        scaled: Sequence[torch.Tensor] = leaves
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
+        kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
+        return _foreach.per_kind(functools.partial(_foreach.clamped, low=low, high=high), scaled, kinds)
 
     def elementwise(
         self,
@@ -260,7 +264,12 @@ def _stacks(
     kinds = [(leaves[places[0]].device, leaves[places[0]].dtype) for places in groups]
     for some in _grouped(sizes, kinds):
         own = [leaves[i] for k in some for i in groups[k]]
-        memory = torch.cat([x.detach().as_strided((x.numel(),), (1,)) for x in own]).to(dtype or own[0].dtype)
+        flat = [x.detach().as_strided((x.numel(),), (1,)) for x in own]
+        if dtype in (None, own[0].dtype):
+            memory = torch.cat(flat)
+        else:
+            memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=own[0].device)
+            _private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
         found: list[tuple[Sequence[int], torch.Tensor]] = []
         start = 0
         for k in some:
