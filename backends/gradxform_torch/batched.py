@@ -380,7 +380,9 @@ class _Part(NamedTuple):
     def join(self, column: Sequence[Any], beside: bool = True) -> Any:
         """Concatenate the elements of leaves, or of what is beside them; a leaf's number is repeated."""
         arrays = [column[i] for i in self.places]
-        if not self.sizes or (beside and not arrays[0].ndim and all([x is arrays[0] for x in arrays])):
+        if not self.sizes:
+            return arrays[0]
+        if beside and max(self.sizes) > 1 and not arrays[0].ndim and all([x is arrays[0] for x in arrays]):
             return arrays[0]
         flat = [
             x.reshape(-1).narrow(0, self.start, size) if x.numel() > 1 else x.reshape(-1).expand(size)
