@@ -10,7 +10,7 @@ import torch
 
 from gradxform_torch import _private
 from gradxform_torch._private import StorageWeakRef, TorchDispatchMode, pytree
-from gradxform_torch.batched import is_dense
+from gradxform_torch.parts import is_dense
 
 NO_LAUNCH = set(
     "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "

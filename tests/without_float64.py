@@ -105,14 +105,14 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for packed small leaves and pieces of large ones on the CPU, in that mode."""
     torch = pytest.importorskip("torch")
-    namespace, plain, readable, batched = (
-        importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain", "_readable", "batched")
+    namespace, plain, readable, parts = (
+        importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain", "_readable", "parts")
     )
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
     monkeypatch.setattr(readable, "_is_on_host", lambda tensor: False)
-    monkeypatch.setattr(batched, "LARGE", 300)
-    monkeypatch.setattr(batched, "PART", 400)
+    monkeypatch.setattr(parts, "LARGE", 300)
+    monkeypatch.setattr(parts, "PART", 400)
     return refusing("cpu")
 
 

@@ -90,9 +90,7 @@ def combination(
     None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
     multi-tensor function takes one by one on an accelerator.
     """
-    given = [
-        x.double().numpy() if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))
-    ]
+    given = [_on_host(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
     if any([isinstance(x, torch.Tensor) for x in given]):
         return None
     count = len(columns[0])
@@ -110,6 +108,10 @@ def combination(
         for i, new in zip(places, found, strict=True):
             out[i] = new
     return out
+
+
+def _on_host(number: torch.Tensor) -> Any:
+    return (number.float() if number.itemsize == 2 else number).numpy()  # NumPy has no bfloat16
 
 
 def _is_fused(columns: Columns, i: int) -> bool:

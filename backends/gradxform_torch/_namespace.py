@@ -162,6 +162,8 @@ class Namespace(Defaults):
             return x if same else x.to(self.device, self.dtype)
         if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
             return self._constant(x if self._constants is None else float(x))
+        if self.widest == "float32" and isinstance(x, np.ndarray):
+            x = x.astype(np.float32)  # before it gets to a device that has no float64
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     @staticmethod

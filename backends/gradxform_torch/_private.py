@@ -31,8 +31,6 @@ foreach_mul = torch._foreach_mul
 foreach_mul_ = torch._foreach_mul_
 foreach_norm = torch._foreach_norm
 foreach_zero_ = torch._foreach_zero_
-unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
-"""Multiply half-precision tensors by one float32 number, in float32; `torch.amp.GradScaler` is built on it."""
 
 _OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
 

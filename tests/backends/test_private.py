@@ -163,7 +163,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
         "updates under a strategy would move no variable",
         lambda p, tf: p.maybe_merge_call(lambda *given: given[1], tf.distribute.get_strategy(), 1) == 1,
     ),
-    "torch foreach unscale_": ("kernels on accelerators", lambda p, torch: foreach(p, torch) and callable(p.unscale_)),
     "torch is_in_mode is_in_transform FakeTensor TorchDispatchMode": (READ, traced),
     "torch storage_of StorageWeakRef": ("states would be written over each other", memory),
     "torch pytree": ("gradient trees cannot be rebuilt, and paths change", trees),

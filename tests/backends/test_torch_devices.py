@@ -22,7 +22,7 @@ import gradxform as gx
 from gradxform.proof import registry
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
-from gradxform_torch import _parameters, _readable, batched
+from gradxform_torch import _parameters, _readable, parts
 
 LEAVES = 300
 """The number of small gradients."""
@@ -269,8 +269,8 @@ def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
-    monkeypatch.setattr(batched, "LARGE", 20)
-    monkeypatch.setattr(batched, "PART", 30)
+    monkeypatch.setattr(parts, "LARGE", 20)
+    monkeypatch.setattr(parts, "PART", 30)
 
 
 @pytest.mark.parametrize(

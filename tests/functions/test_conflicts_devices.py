@@ -37,7 +37,7 @@ def test_launches_on_cuda(name: str, dtype: str) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch_counting import Counted
 
-    from gradxform_torch.batched import PART
+    from gradxform_torch.parts import PART
 
     kind = getattr(torch, dtype)
     with FakeTensorMode(), indexing():

@@ -1,0 +1,178 @@
+"""Leaves that are joined, stacked or cut, so that a launch has neither little nor too much to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gradxform.numerics.elementwise import Combination
+from gradxform_torch import _private
+from gradxform_torch._namespace import OfLeaves
+
+PART = 1 << 20
+"""Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
+LARGE = 1 << 18
+"""Elements from which a leaf has a launch of its own, which then takes no longer than to read and write it."""
+
+
+def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
+    """Group positions with one key, up to `PART` elements; what is large, or has the key None, is alone."""
+    found: list[list[int]] = []
+    latest: dict[Any, list[int]] = {}
+    free: dict[Any, int] = {}
+    for i, (size, key) in enumerate(zip(sizes, keys, strict=True)):
+        if key is None or size > LARGE:
+            found.append([i])
+            continue
+        if size > free.get(key, -1):
+            found.append([])
+            latest[key], free[key] = found[-1], PART
+        latest[key].append(i)
+        free[key] -= size
+    return found
+
+
+def alike(leaves: Sequence[torch.Tensor], keys: Sequence[Any], layout: bool = True) -> list[list[int]]:
+    """Group the positions of leaves of one shape and key, and of one layout without gaps in memory."""
+    kinds: list[Any] = []
+    for leaf, key in zip(leaves, keys, strict=True):
+        lies = leaf.stride() if layout else None
+        kinds.append((leaf.device, leaf.dtype, leaf.shape, lies, key) if not layout or is_dense(leaf) else None)
+    return grouped([leaf.numel() for leaf in leaves], kinds)
+
+
+def stacked(kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any]) -> list[Any]:
+    """Apply a kernel of an array and a key to stacks of leaves of one shape and key."""
+    out: list[Any] = list(leaves)
+    for places in alike(leaves, keys, layout=False):
+        some = [leaves[i] for i in places]
+        array = torch.stack(some) if len(some) > 1 else some[0].unsqueeze(0)
+        for i, new in zip(places, kernel(array, keys[places[0]]).unbind(), strict=True):
+            out[i] = new
+    return out
+
+
+def stacks(
+    leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+) -> Iterator[list[tuple[Sequence[int], torch.Tensor]]]:
+    """Copy groups of leaves of one shape and layout into stacks in a dtype, some groups at a time."""
+    sizes = [len(places) * leaves[places[0]].numel() for places in groups]
+    kinds = [(leaves[places[0]].device, leaves[places[0]].dtype) for places in groups]
+    for some in grouped(sizes, kinds):
+        own = [leaves[i] for k in some for i in groups[k]]
+        flat = [x.detach().as_strided((x.numel(),), (1,)) for x in own]
+        if dtype in (None, own[0].dtype):
+            memory = torch.cat(flat)
+        else:
+            memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=own[0].device)
+            _private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
+        found: list[tuple[Sequence[int], torch.Tensor]] = []
+        start = 0
+        for k in some:
+            leaf = leaves[groups[k][0]]
+            shape, stride = (len(groups[k]), *leaf.shape), (leaf.numel(), *leaf.stride())
+            found.append((groups[k], memory.as_strided(shape, stride, start)))
+            start += sizes[k]
+        yield found
+
+
+def is_dense(leaf: torch.Tensor) -> bool:
+    """Whether the elements fill a contiguous piece of memory, in any order of axes."""
+    if leaf.is_contiguous():
+        return True
+    step = 1
+    for stride, size in sorted(zip(leaf.stride(), leaf.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+class Part(NamedTuple):
+    """Leaves whose elements are computed as one vector, or a piece of a large leaf."""
+
+    places: Sequence[int]
+    start: int
+    sizes: Sequence[int]
+    """The numbers of elements, in memory order; none for a leaf that is computed as it is."""
+
+    def join(self, column: Sequence[Any], beside: bool = True) -> Any:
+        """Concatenate the elements of leaves, or of what is beside them; a leaf's number is repeated."""
+        arrays = [column[i] for i in self.places]
+        if not self.sizes:
+            return arrays[0]
+        if beside and max(self.sizes) > 1 and not arrays[0].ndim and all([x is arrays[0] for x in arrays]):
+            return arrays[0]
+        flat = [
+            x.reshape(-1).narrow(0, self.start, size) if x.numel() > 1 else x.reshape(-1).expand(size)
+            for x, size in zip(arrays, self.sizes, strict=True)
+        ]
+        return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+    def numbered(self, formula: Any) -> Any:
+        """A formula in which elements have the indices that they have in their leaves."""
+        if isinstance(formula, Combination):
+            return formula
+        whole = formula if isinstance(formula, OfLeaves) else OfLeaves(formula)
+        if not self.sizes:
+            return whole.of(lambda xp, x: whole.in_whole(self.places[0], xp.iota(x)))
+
+        def iota(xp: Any, x: Any) -> torch.Tensor:
+            end = self.start + max(self.sizes)
+            kind = torch.int32 if xp.widest == "float32" and end < 2**31 else torch.int64
+            numbers = torch.arange(self.start, end, dtype=kind, device=x.device)
+            rows = zip(self.places, self.sizes, strict=True)
+            each = [whole.in_whole(i, numbers.narrow(0, 0, size)) for i, size in rows]
+            return each[0] if len(each) == 1 else torch.cat(each)
+
+        return whole.of(iota)
+
+    def put(self, new: torch.Tensor, leaves: Sequence[torch.Tensor], into: Sequence[Any] | None, out: Any) -> None:
+        """Store results in `out`, if possible in the memory of `into`."""
+        first = self.places[0]
+        given = [None if into is None else into[i] for i in self.places]
+        fit = [x is not None and x.dtype == new.dtype and x.is_contiguous() for x in given]
+        if not self.sizes or (len(fit) == 1 and not fit[0] and self.sizes[0] == leaves[first].numel()):
+            out[first] = new.reshape(leaves[first].shape) if self.sizes else new
+            return
+        for i, x, fits in zip(self.places, given, fit, strict=True):
+            if out[i] is None:
+                out[i] = x if fits else torch.empty_like(leaves[i], dtype=new.dtype)
+        here = [out[i].reshape(-1).narrow(0, self.start, n) for i, n in zip(self.places, self.sizes, strict=True)]
+        _private.foreach_copy_(here, list(torch.split(new, list(self.sizes))))
+
+
+def in_parts(
+    kernel: Callable[..., torch.Tensor], formula: Any, columns: Sequence[Sequence[Any]], into: Sequence[Any] | None
+) -> list[Any]:
+    """Apply a kernel of a formula and a row of arrays to the columns; write into tensors if given."""
+    out: list[Any] = [None] * len(columns[0])
+    for part in of_columns(list(zip(*columns, strict=True))):
+        row = [part.join(column, beside=k > 0) for k, column in enumerate(columns)]
+        part.put(kernel(part.numbered(formula), row), columns[0], into, out)
+    return out
+
+
+def of_columns(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """Parts of leaves, each the first of a row of arrays that are computed together."""
+    sizes, keys = [row[0].numel() for row in rows], [_lies(*row) for row in rows]
+    for places in grouped(sizes, keys):
+        size = sizes[places[0]]
+        if keys[places[0]] is None:
+            yield Part(places, 0, [])
+        elif size <= LARGE:
+            yield Part(places, 0, [sizes[i] for i in places])
+        else:
+            yield from (Part(places, start, [min(PART, size - start)]) for start in range(0, size, PART))
+
+
+def _lies(leaf: torch.Tensor, *others: Any) -> Any:
+    """What rows must share to be joined; None for arrays that lie differently."""
+    row = leaf, *others
+    if not leaf.numel() or not all([isinstance(x, torch.Tensor) and x.is_contiguous() for x in row]):
+        return None
+    if not all([x.device == leaf.device and (x.shape == leaf.shape or not x.ndim) for x in row]):
+        return None
+    return leaf.device, *[(x.dtype, x.ndim == leaf.ndim) for x in row]
