@@ -184,11 +184,13 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, yes, no)
 
 
-def zero_if(view: Tree, condition: Any, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return new zeros if a condition holds, else the arrays."""
+def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
+    """Return zeros if a condition holds, else the arrays; `out` may be overwritten if given."""
     if not arrays or (is_known(condition) and not condition):
         return arrays
-    return view.backend.zeros(arrays) if is_known(condition) else view.backend.each(_zero_if, [arrays], [condition])
+    if is_known(condition):
+        return view.backend.zeros(arrays, inplace=out is not None)
+    return view.backend.each(_zero_if, [arrays], [condition], out)
 
 
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:

@@ -6,6 +6,7 @@ selected never divides by zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -152,18 +153,22 @@ def inverse(xp: Any, norm: Array) -> Array:
 @by_number
 def per_root(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
     """Convert norms to root mean squares, with known element counts or with those gathered from devices."""
-    return norms / xp.sqrt(_counted(xp, gathered, counts))
+    return norms / _counted(xp, gathered, counts, root=True)
 
 
 @by_number
 def per_count(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
     """Convert norms to average norms, with known element counts or with those gathered from devices."""
-    return norms / _counted(xp, gathered, counts)
+    return norms / _counted(xp, gathered, counts, root=False)
 
 
-def _counted(xp: Any, gathered: tuple[Array, ...], counts: tuple[Any, ...]) -> Array:
+def _counted(xp: Any, gathered: tuple[Array, ...], counts: tuple[Any, ...], *, root: bool) -> Array:
+    """Element counts or their roots, at least 1; what is known is computed before anything is traced."""
+    if not gathered and all([isinstance(count, float) for count in counts]):
+        return xp.stack([math.sqrt(count or 1.0) if root else count or 1.0 for count in counts])
     found = gathered[0] if gathered else xp.stack(counts)
-    return xp.where(found > 0.5, found, 1.0)
+    found = xp.where(found > 0.5, found, 1.0)
+    return xp.sqrt(found) if root else found
 
 
 @by_number

@@ -76,11 +76,17 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         into = old if context.owned and known else None
         total = dense.mapped(_sum, old, numbers=[unit], out=into)
 
+        given: list[Any] = []
+
         def means() -> Tree:
-            return shown(dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * k))
+            mean = shown(dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * k))
+            given.extend(mean.leaves)
+            return mean
 
         out, new = applied_if(dense, due, inner, means, state.inner, context)
-        sums = rest.replaced(dense, zero_if(g, due, total))
+        held = set(map(id, given))
+        own = into is not None and not any([id(leaf) in held for leaf in total])
+        sums = rest.replaced(dense, zero_if(g, due, total, total if own else None))
         count = stored(g, 0.0 if flushes else compute(_next_place, count, every=k), count)
         return out, AccumulateState(count, sums, stored(g, due, state.due), new)
 

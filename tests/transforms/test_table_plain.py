@@ -25,9 +25,7 @@ QUICK_DTYPES = ("float32", "float64", "bfloat16")
 def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Replace the framework's backend with one without its own kernels."""
     package, mine = importlib.import_module(f"gradxform_{framework}"), lookup.backend(framework)
-    backend: Backend = importlib.import_module(
-        f"gradxform_{framework}.{'kernels' if framework == 'numpy' else 'plain'}"
-    ).Plain()
+    backend: Backend = next(kind for kind in type(mine).__mro__ if kind.__name__ == "Plain")()
     monkeypatch.setattr(package, "backend", backend)
     owners = {kind: backend if owner is mine else owner for kind, owner in lookup._by_type.items()}
     monkeypatch.setattr(lookup, "_by_type", owners)
