@@ -20,7 +20,7 @@ from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _foreach, _namespace, _private, parts
 from gradxform_torch._namespace import Namespace
 from gradxform_torch._readable import is_writable
-from gradxform_torch.plain import Plain, split
+from gradxform_torch.plain import Leafwise, split
 
 REAL = {torch.float16, torch.bfloat16, torch.float32}
 """Dtypes whose products with a float64 number fit float64."""
@@ -30,7 +30,7 @@ Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """Reduces an array over axes, which are kept as ones."""
 
 
-class Batched(Plain):
+class Batched(Leafwise):
     """PyTorch for ordinary tensors on an accelerator, possibly one without float64."""
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:

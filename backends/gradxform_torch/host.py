@@ -17,13 +17,13 @@ from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _foreach, _private
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import is_writable
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}
 
 
-class Host(Readable, Plain):
+class Host(Readable, Leafwise):
     """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
 
     def readable(self, arrays: Iterable[Any]) -> bool:

@@ -13,12 +13,12 @@ from gradxform_torch import _readable
 from gradxform_torch._namespace import OfLeaves
 from gradxform_torch.batched import Batched
 from gradxform_torch.host import Host
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 
-_WAYS: dict[str, Plain] = {_readable.HOST: Host(), _readable.DEVICE: Batched()}
+_WAYS: dict[str, Leafwise] = {_readable.HOST: Host(), _readable.DEVICE: Batched()}
 
 
-def way_of(arguments: Sequence[Any]) -> Plain | None:
+def way_of(arguments: Sequence[Any]) -> Leafwise | None:
     """The kernels for the tensors among some arguments; None for the plain ones."""
     return _WAYS.get(_readable.place_of(_tensors_in(arguments)))
 
@@ -42,7 +42,7 @@ def _chosen(name: str) -> Any:
     return kernel
 
 
-class Kernels(Plain):
+class Kernels(Leafwise):
     """PyTorch, with as few operations as may be."""
 
     norms = _chosen("norms")

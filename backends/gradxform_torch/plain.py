@@ -94,34 +94,6 @@ class Plain(Backend):
         """New zeros that do not require gradients."""
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
-        """Norms over some axes, of one leaf after the other."""
-        each = [super(Plain, self).norms_over([leaf], [over], ord) for leaf, over in zip(leaves, axes, strict=True)]
-        return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
-
-    def multiply_over(
-        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
-    ) -> list[torch.Tensor]:
-        """Leaves times factors of slices, one after the other."""
-        rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
-        return [super(Plain, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
-
-    def clip(
-        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
-    ) -> list[torch.Tensor]:
-        """min(max(factor * leaf, low), high), in one pass."""
-        scaled: Sequence[torch.Tensor] = leaves
-        if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-        if low is high is None:
-            return list(scaled)
-        found = []
-        for old, new in zip(leaves, scaled, strict=True):
-            xp = self.namespace_of(old)
-            bounds = [None if bound is None else xp.float64(bound).to(old.dtype).to(new.dtype) for bound in (low, high)]
-            found.append(torch.clamp(new, *bounds))
-        return found
-
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
         found = super().compute(formula, *map(_shards.whole, operands), **static)
@@ -151,6 +123,38 @@ class Plain(Backend):
 
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
+
+
+class Leafwise(Plain):
+    """PyTorch for groups of leaves, one after the other: with autograd, under a compiler, where nothing is batched."""
+
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
+        """Norms over some axes, of one leaf after the other."""
+        each = [super(Leafwise, self).norms_over([leaf], [over], ord) for leaf, over in zip(leaves, axes, strict=True)]
+        return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
+
+    def multiply_over(
+        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
+    ) -> list[torch.Tensor]:
+        """Leaves times factors of slices, one after the other."""
+        rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
+        return [super(Leafwise, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
+
+    def clip(
+        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    ) -> list[torch.Tensor]:
+        """min(max(factor * leaf, low), high), in one pass."""
+        scaled: Sequence[torch.Tensor] = leaves
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        if low is high is None:
+            return list(scaled)
+        found = []
+        for old, new in zip(leaves, scaled, strict=True):
+            xp = self.namespace_of(old)
+            bounds = [None if bound is None else xp.float64(bound).to(old.dtype).to(new.dtype) for bound in (low, high)]
+            found.append(torch.clamp(new, *bounds))
+        return found
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)
