@@ -249,7 +249,9 @@ BLIND = {
     "steps on every second batch": Blind({"accumulate": 2}, {"optimizer", "learning_rate"}, SGD),
     "clipped by value": Blind({"clip": "value", "limit": 0.02}, {"clip_value"}),
     "clipped by each leaf's norm": Blind({"clip": "leaf", "limit": 0.1}, {"clip_norm"}),
-    "clipped by leaf, not by global norm": Blind({"clip": "leaf"}, {"clip_norm", "clip_global_norm"}, {"clip": "global"}),
+    "clipped by leaf, not by global norm": Blind(
+        {"clip": "leaf"}, {"clip_norm", "clip_global_norm"}, {"clip": "global"}
+    ),
     "gradients are averaged over time": Blind({"smoothed": 0.9}),
     "recorded after the step": Blind({"late": True}, {"late_parameters"}),
     "embedding scaled": Blind({"embedding_scale": True}),
