@@ -1,6 +1,6 @@
 """Count what `gx.compare` says of planted faults: how often which verdict is right, and wrong.
 
-    python tests/benchmarks/planted_faults.py [FOLDER] [--only WORD] [--show VERDICTS]
+    python tests/benchmarks/planted_faults.py [FOLDER] [--blind] [--only WORD] [--show VERDICTS]
 
 Each fault of tests/comparing is planted in one of two short trainings. The recordings, which are kept in FOLDER and
 used again, are cut to 1, 2 and 10 steps, with parameters and without, and compared both ways.
@@ -26,6 +26,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "comparing")]
 
 import numpy_runs  # noqa: E402
+import planted_faults_blind  # noqa: E402
 import torch_runs  # noqa: E402
 from faults import FAULTS  # noqa: E402
 from more_faults import MORE  # noqa: E402
@@ -99,12 +100,14 @@ def main() -> None:
     """Print the matrix."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()) / "gradxform_faults")
+    parser.add_argument("--blind", action="store_true", help="the faults by someone who had not read the rules")
     parser.add_argument("--only", default="", help="a part of the names of faults")
     parser.add_argument("--show", default="", help="verdicts whose text is printed, with commas between")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: dict[tuple[str, int, bool], Counter[str]] = {}
-    for name, wanted, folder in planted(options.folder):
+    pairs = planted_faults_blind.planted(options.folder, STEPS) if options.blind else planted(options.folder)
+    for name, wanted, folder in pairs:
         if options.only not in name:
             continue
         for steps in (1, 2, STEPS):
