@@ -226,12 +226,14 @@ def _later(e: Evidence) -> dict[int, float]:
 def _is_no_clip(e: Evidence, times: float, small: int) -> bool:
     """Whether later norms of the run with the smaller gradients, all of them, exclude that they are clipped.
 
-    They go beyond what the limit would be; or they stay below it, and the factor of norms goes on all the same.
+    They go beyond what the limit would be, and the next ones have the factor as well, which those of a mean over steps
+    have not; or they stay below it, and the factor of norms goes on all the same.
     """
     norms = [(e.total(at, e.sides[small]), e.total(at, e.sides[1 - small])) for at in e.rows[e.tree] if at >= e.at]
     limit, later = norms[0][0], norms[1:]
     if any(one > 1.01 * limit for one, _ in later):
-        return True
+        one, other = later[0]
+        return one > 0 and abs(other / one / times - 1) < SAME_FACTOR
     below = [abs(other / one / times - 1) for one, other in later if 0 < one < limit * (1 - SAME_NORM)]
     return len(below) > 1 and len(below) == len(later) and max(below) < SAME_FACTOR
 
