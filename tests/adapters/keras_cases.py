@@ -289,10 +289,6 @@ def test_an_optimizer_that_is_built_goes_on() -> None:
 CLIP = gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0))
 
 
-def test_what_is_applied_is_the_transformed_gradient() -> None:
-    assert_ulp(steps(gx.keras.wrap(opt.SGD(1.0), CLIP), [G]), [-g for g in CLIP(G)])
-
-
 def test_a_built_loss_scale_optimizer_keeps_its_scale() -> None:
     optimizer, given = opt.LossScaleOptimizer(opt.SGD(1.0), initial_scale=4.0), variables()
     steps(optimizer, [[g * np.float32(np.nan) for g in G]], given)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_cases import BACKEND, MAKE, G, fit, many, network, starts, steps, variables
+from keras_cases import BACKEND, MAKE, fit, many, network, starts, steps, variables
 from support import bits
 
 import gradxform as gx
@@ -145,10 +145,6 @@ def test_accumulation_by_keras_is_one_update() -> None:
         seen.append((weight, int(optimizer.gradient_transformation_state[1].count)))
     assert [count for _, count in seen] == [0, 1, 1, 2]
     assert seen[0][0] == 0.0 and seen[1][0] == seen[2][0] == -0.5
-
-
-def test_all_may_be_stopped() -> None:
-    assert bits(steps(wrapped(opt.Adam(0.1), gx.stop()), [G], variables(starts()))) == bits(starts())
 
 
 def test_a_constraint_comes_after() -> None:

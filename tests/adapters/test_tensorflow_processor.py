@@ -282,16 +282,6 @@ def test_a_limit_that_is_an_argument_changes_without_a_retrace() -> None:
     assert len(traces) == 1
 
 
-def test_a_limit_that_is_a_placeholder() -> None:
-    with tf.Graph().as_default(), v1.Session() as session:
-        w, limit = v1.get_variable("w", (2,)), v1.placeholder(tf.float32, ())
-        processor = gx.tensorflow.GradientProcessor(gx.chain(gx.trace(0.0), gx.clip_norm(limit)), [w])
-        ((gradient, _),) = processor([(tf.constant(W), w)])
-        session.run(v1.global_variables_initializer())
-        for value in (1.0, 2.0):
-            assert_ulp(session.run(gradient, {limit: value}), W / 5 * np.float32(value))
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_in_a_loop_of_the_graph(compiled: bool) -> None:
     w = variable()
@@ -360,13 +350,6 @@ def test_a_variable_of_unknown_shape(shape: Any) -> None:
     w = tf.Variable(value, shape=tf.TensorShape(shape), name="kernel")
     with pytest.raises(ValueError, match="shape of the variable 'kernel' is unknown"):
         made_for(w)
-
-
-@pytest.mark.parametrize("tx", [gx.chain(gx.trace(0.5), gx.stop()), gx.freeze("**")], ids=repr)
-def test_when_all_is_stopped(tx: Any) -> None:
-    made = [variable(name="encoder"), variable(name="head")]
-    with pytest.raises(ValueError, match=r"nothing is left.*encoder, head"):
-        gx.tensorflow.GradientProcessor(tx, made)([(tf.constant(W), v) for v in made])
 
 
 def test_variables_are_chosen_by_identity() -> None:

@@ -121,14 +121,6 @@ def test_the_gradients_that_a_closure_makes(make: Any, keyword: bool) -> None:
     assert_ulp(handle.state[0].trace["0"], W)
 
 
-def test_parameters_without_names_have_numbers() -> None:
-    optimizer = torch.optim.SGD([{"params": [parameter(W)]}, {"params": [parameter(W)], "lr": 0.5}], lr=1.0)
-    gx.torch.attach(optimizer, gx.freeze("1"))
-    optimizer.step()
-    first, second = (group["params"][0] for group in optimizer.param_groups)
-    assert (first.tolist(), second.tolist()) == ([-3.0, -4.0], [0.0, 0.0])
-
-
 def test_parameters_are_chosen_by_identity() -> None:
     """With and without names, and with the prefixes of compiled modules and DistributedDataParallel."""
     for wrapped in (lambda model: model, torch.compile, lambda model: torch.nn.ModuleDict({"module": model})):
@@ -150,15 +142,6 @@ def test_a_copy_of_a_model_and_its_transform_goes_together() -> None:
     other, tx = copy.deepcopy((model, gx.freeze([model.scale])))
     assert tx != gx.freeze([model.scale])
     assert tx == gx.freeze([other.scale])
-
-
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod.", "_fsdp_wrapped_module."])
-def test_names_that_wrappers_add_are_passed_over(prefix: str) -> None:
-    model = Model()
-    for weight in model.parameters():
-        weight.grad = torch.ones_like(weight)
-    gx.torch.apply_(gx.freeze(["body.0.*", "scale"]), [(prefix + name, p) for name, p in model.named_parameters()])
-    assert [name for name, p in model.named_parameters() if p.grad is None] == ["scale", "body.0.weight", "body.0.bias"]
 
 
 PATHS = ["scale", "body/0/weight", "body/0/bias", "body/2/weight", "body/2/bias"]

@@ -148,15 +148,6 @@ def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
 
 
-def test_the_parameters_are_those_before_the_step() -> None:
-    p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    p.grad = torch.tensor([30.0, 40.0])
-    optimizer = torch.optim.SGD([p], lr=1.0)
-    gx.torch.attach(optimizer, gx.clip_adaptive(0.1), on="updates")
-    optimizer.step()
-    assert_ulp(p.detach(), np.float32([2.7, 3.6]), 1)  # a tenth of the norm before
-
-
 # --- stopped and skipped ---------------------------------------------------------------------------------------------
 
 
@@ -172,28 +163,6 @@ def test_frozen_parameters_keep_every_bit(dtype: Any) -> None:
     gx.torch.attach(optimizer, gx.stop(), on="updates")
     optimizer.step()
     assert bits(p) == bits(torch.tensor([-0.0, 1.0]))
-
-
-SKIPPED = {
-    "skip_nonfinite": (gx.skip_nonfinite(gx.identity()), [1.0, float("nan"), 1.0], [True, False, False]),
-    "skip_large": (gx.skip_large(gx.clip_norm(0.05), 1.0), [0.1, 1.0, 100.0], [True, False, False]),
-    "accumulate": (gx.accumulate(gx.identity(), 2), [1.0, 1.0, 1.0, 1.0], [False, True, False, True]),
-    "in a mask": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [1.0, float("nan")], [True, False]),
-}
-
-
-@pytest.mark.parametrize("name", SKIPPED)
-def test_a_skipped_step_leaves_the_parameters_alone(name: str) -> None:
-    tx, gradients, due = SKIPPED[name]
-    p = torch.nn.Parameter(torch.tensor([1.0, -0.0, 2.0]))
-    optimizer = torch.optim.SGD([p], lr=1.0, momentum=0.9, weight_decay=0.1)
-    gx.torch.attach(optimizer, tx, on="updates")
-    for gradient, moves in zip(gradients, due, strict=True):
-        before = bits(p)
-        p.grad = torch.full((3,), gradient)
-        optimizer.step()
-        assert (bits(p) != before) is moves
-        assert p.grad is not None
 
 
 # --- closures, groups, scalers, states -------------------------------------------------------------------------------
@@ -223,15 +192,6 @@ def test_a_closure_is_one_step() -> None:
         found, handle = run(gx.chain(gx.clip_norm(0.25), gx.ema(0.5)), make)
         assert int(handle.state[1].count) == 2
         assert 0 < float((found - torch.tensor([3.0, 4.0])).norm()) <= 0.5
-
-
-def test_an_ascending_optimizer() -> None:
-    p = torch.nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([p], lr=1.0, maximize=True)
-    gx.torch.attach(optimizer, gx.clip_norm(1.0), on="updates")
-    p.grad = torch.tensor([3.0, 4.0])
-    optimizer.step()
-    assert_ulp(p.detach(), np.float32([0.6, 0.8]), 1)
 
 
 def test_two_at_once_and_gradients_beside() -> None:

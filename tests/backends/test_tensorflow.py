@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from support import assert_ulp, bits, f32, slow
 import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
 v1 = tf.compat.v1
 
 CLIP = gx.clip_norm(1.0)
@@ -25,114 +23,6 @@ def variable(value: Any = (0.0, 0.0), name: str = "w", dtype: Any = tf.float32) 
     return tf.Variable(tf.cast(tf.constant(value), dtype), name=name)
 
 
-# --- one list, every mode --------------------------------------------------------------------------------------------
-
-
-def eager(tx: Any, gradients: list[Any]) -> list[Any]:
-    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
-    return [g for g, _ in gx.tensorflow.apply(tx, zip(map(_tensor, gradients), variables, strict=True))]
-
-
-def in_function(tx: Any, gradients: list[Any], jit_compile: bool = False) -> list[Any]:
-    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
-
-    @tf.function(jit_compile=jit_compile)
-    def run(given: list[Any]) -> list[Any]:
-        return [g for g, _ in gx.tensorflow.apply(tx, zip(given, variables, strict=True))]
-
-    return list(run(list(map(_tensor, gradients))))
-
-
-def in_xla(tx: Any, gradients: list[Any]) -> list[Any]:
-    return in_function(tx, gradients, jit_compile=True)
-
-
-def in_v1_graph(tx: Any, gradients: list[Any]) -> list[Any]:
-    with tf.Graph().as_default(), v1.Session() as session:
-        places = [None if g is None else v1.placeholder(tf.float32) for g in gradients]
-        variables = [v1.get_variable(f"v{i}", np.shape(g) or (1,)) for i, g in enumerate(gradients)]
-        pairs = gx.tensorflow.apply(tx, zip(places, variables, strict=True))
-        feed = {place: g for place, g in zip(places, gradients, strict=True) if place is not None}
-        found = iter(session.run([g for g, _ in pairs if g is not None], feed))
-        return [None if g is None else next(found) for g, _ in pairs]
-
-
-def _tensor(gradient: Any) -> Any:
-    return None if gradient is None else tf.constant(gradient)
-
-
-MODES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
-    "eager": eager,
-    "function": in_function,
-    "XLA": in_xla,
-    "TF1 graph": in_v1_graph,
-}
-
-
-@pytest.fixture(params=MODES)
-def run(request: pytest.FixtureRequest) -> Callable[[Any, list[Any]], list[Any]]:
-    return MODES[request.param]
-
-
-def test_case_2_clip_each_by_value(run: Any) -> None:
-    gradient = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32) * 2
-    (result,) = run(gx.clip_value(1.0), [gradient])
-    assert bits(result) == bits(tf.clip_by_value(gradient, -1.0, 1.0))
-    (result,) = run(gx.clip_value(low=-0.5, high=1.5), [gradient])
-    assert bits(result) == bits(tf.clip_by_value(gradient, -0.5, 1.5))
-
-
-def test_case_3_clip_by_the_global_norm(run: Any) -> None:
-    rng = np.random.default_rng(0)
-    gradients = [rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=5).astype(np.float32)]
-    native, norm = tf.clip_by_global_norm(gradients, 5.0)
-    assert norm > 5.0
-    assert_ulp(run(gx.clip_global_norm(5.0), gradients), native, ulp=4)
-
-
-def test_case_4_clip_each_by_its_own_norm_with_none_in_the_list(run: Any) -> None:
-    first, none, second, last = run(gx.clip_norm(5.0), [W * 2, None, W, None])
-    assert none is None
-    assert last is None
-    assert_ulp(first, W)
-    assert bits(second) == bits(W)
-
-
-def test_a_chain(run: Any) -> None:
-    tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
-    gradients = [W, np.float32(-9.0), np.zeros((0, 2), np.float32)]
-    assert_ulp(run(tx, gradients), tx(gradients))
-
-
-def test_below_the_limit_not_a_bit_changes(run: Any) -> None:
-    gradient = np.random.default_rng(0).normal(size=1001).astype(np.float32)
-    (result,) = run(gx.chain(gx.clip_norm(100.0), gx.clip_global_norm(100.0), gx.clip_value(50.0)), [gradient])
-    assert bits(result) == bits(gradient)
-
-
-def test_a_nan_is_never_hidden(run: Any) -> None:
-    first, second = run(gx.clip_global_norm(1.0), [W, np.float32([np.inf])])
-    assert np.isnan(first).all()
-    assert np.isnan(second).all()
-
-
-def test_stopped_variables_are_left_out(run: Any) -> None:
-    assert len(run(gx.freeze(lambda path, leaf: leaf.shape.rank == 0), [W, W])) == 2
-    (left,) = run(gx.chain(gx.freeze(re_path("0")), CLIP), [W, W * 2])
-    assert_ulp(left, CLIPPED)
-
-
-def re_path(_: str) -> Any:
-    """A `where` that selects the first gradient, whatever its name."""
-    seen: list[str] = []
-    return lambda path, leaf: seen.append(path) is None and len(seen) % 2 == 1
-
-
-def test_a_stopped_nan_does_not_reach_the_others(run: Any) -> None:
-    (left,) = run(gx.chain(gx.freeze(re_path("0")), gx.clip_global_norm(1.0)), [np.float32([np.nan]), W])
-    assert_ulp(left, CLIPPED)
-
-
 # --- what a list may be ----------------------------------------------------------------------------------------------
 
 
@@ -140,50 +30,9 @@ def pairs_of(*values: Any) -> list[tuple[Any, Any]]:
     return [(tf.constant(value), variable(np.zeros_like(value), f"w{i}")) for i, value in enumerate(values)]
 
 
-FORMS = {
-    "list": list,
-    "tuple": tuple,
-    "generator": lambda pairs: (pair for pair in pairs),
-    "zip": lambda pairs: zip([g for g, _ in pairs], [v for _, v in pairs], strict=True),
-    "list of lists": lambda pairs: [list(pair) for pair in pairs],
-    "dict items": lambda pairs: {i: pair for i, pair in enumerate(pairs)}.values(),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_any_iterable_of_pairs(form: str) -> None:
-    pairs = pairs_of(W, W / 10)
-    result = gx.tensorflow.apply(CLIP, FORMS[form](pairs))
-    assert isinstance(result, list)
-    assert all(isinstance(pair, tuple) for pair in result)
-    assert [v for _, v in result] == [v for _, v in pairs] or all(
-        a is b for (_, a), (_, b) in zip(result, pairs, strict=True)
-    )
-    assert_ulp(result[0][0], CLIPPED)
-    assert bits(result[1][0]) == bits(W / 10)
-
-
 def test_the_variables_come_back_as_they_are_and_in_order() -> None:
     pairs = pairs_of(W, W, W)
     assert [id(v) for _, v in gx.tensorflow.apply(gx.freeze("w1"), pairs)] == [id(pairs[0][1]), id(pairs[2][1])]
-
-
-def test_only_none() -> None:
-    w = variable()
-    assert gx.tensorflow.apply(CLIP, [(None, w)])[0][0] is None
-
-
-def test_none_beside_stopped() -> None:
-    a, b, c = variable(name="a"), variable(name="b"), variable(name="c")
-    result = gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b), (tf.constant(W), c)])
-    assert [v.name for _, v in result] == ["a:0", "c:0"]
-    assert result[0][0] is None
-
-
-def test_when_all_but_none_is_stopped() -> None:
-    a, b = variable(name="a"), variable(name="b")
-    ((gradient, left),) = gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b)])
-    assert gradient is None and left is a
 
 
 def test_parameters_are_the_variables_or_those_given() -> None:
@@ -202,37 +51,6 @@ def test_a_variable_as_its_own_gradient_is_read() -> None:
     assert bits(w) == bits(W)
 
 
-# --- paths -----------------------------------------------------------------------------------------------------------
-
-
-def paths(pairs: Any) -> list[str]:
-    seen: list[str] = []
-    gx.tensorflow.apply(gx.masked(gx.identity(), lambda path, leaf: bool(seen.append(path))), pairs)
-    return seen
-
-
-def test_the_path_of_a_tensorflow_variable_is_its_name() -> None:
-    with tf.name_scope("encoder"):
-        w = variable(name="kernel")
-    assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
-
-
-def test_the_path_of_a_keras_variable_is_its_path() -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")], name="model")
-    kernel, bias = model.trainable_variables
-    assert kernel.path.endswith("dense/kernel")
-    assert set(paths([(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])) == {kernel.path, bias.path}
-    left = gx.tensorflow.apply(gx.freeze("**/kernel"), [(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])
-    assert [v is bias for _, v in left] == [True]
-
-
-def test_the_path_of_a_v1_variable_is_its_name() -> None:
-    with tf.Graph().as_default():
-        with v1.variable_scope("encoder"):
-            w = v1.get_variable("kernel", (2,))
-        assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
-
-
 # --- sparse gradients ------------------------------------------------------------------------------------------------
 
 
@@ -240,51 +58,6 @@ def slices(values: Any = (3.0, 3.0, 4.0), rows: Any = (0, 0, 1), count: int = 3)
     values = np.asarray(values, np.float32)
     values = values[:, None] if values.ndim == 1 else values
     return tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([count, values.shape[1]]))
-
-
-SPARSE = [
-    gx.clip_norm(1.0),
-    gx.clip_norm(1.0, ord=1),
-    gx.clip_global_norm(1.0),
-    gx.clip_value(3.5),
-    gx.clip_value(low=-1.0),
-    gx.scale(-0.5),
-    gx.chain(gx.clip_value(5.0), gx.clip_global_norm(2.0), gx.scale(3.0)),
-    gx.identity(),
-]
-
-
-@pytest.mark.parametrize("tx", SPARSE, ids=repr)
-@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "XLA"])
-def test_sparse_gives_what_dense_gives_and_stays_sparse(tx: Any, jit_compile: bool | None) -> None:
-    w = variable(np.zeros((3, 1)))
-
-    def apply(gradient: Any) -> Any:
-        return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
-
-    kinds = []
-
-    def both() -> Any:
-        sparse, dense = apply(slices()), apply(tf.convert_to_tensor(slices()))
-        kinds.append(type(sparse))
-        return tf.convert_to_tensor(sparse), dense
-
-    sparse, dense = (both if jit_compile is None else tf.function(both, jit_compile=jit_compile))()
-    assert kinds == [tf.IndexedSlices]
-    assert_ulp(sparse, dense)
-
-
-def test_duplicates_are_summed_before_the_norm_is_taken() -> None:
-    ((gradient, _),) = gx.tensorflow.apply(CLIP, [(slices(), variable(np.zeros((3, 1))))])
-    assert gradient.indices.numpy().tolist() == [0, 1]
-    assert_ulp(gradient.values, np.float32([[6.0], [4.0]]) / np.sqrt(np.float32(52)))
-
-
-@pytest.mark.parametrize("tx", [gx.clip_value(low=0.5), gx.clip_value(high=-0.5), gx.clip_norm(1.0, axes=1)], ids=repr)
-def test_what_changes_zeros_makes_a_sparse_gradient_dense(tx: Any) -> None:
-    ((gradient, _),) = gx.tensorflow.apply(tx, [(slices(), variable(np.zeros((3, 1))))])
-    assert tf.is_tensor(gradient)
-    assert_ulp(gradient, tx(tf.convert_to_tensor(slices())))
 
 
 def test_a_sparse_gradient_without_rows() -> None:
@@ -425,25 +198,6 @@ def test_an_equal_chain_does_not_retrace_when_the_first_one_is_gone() -> None:
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64, tf.int32])
-def test_a_limit_of_any_dtype(dtype: Any) -> None:
-    for limit in (tf.constant(2, dtype), tf.Variable(tf.constant(2, dtype))):
-        for make in (gx.clip_norm, gx.clip_global_norm):
-            assert_ulp(make(limit)(tf.constant(W)), [1.2, 1.6])
-
-
-@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, W)])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(
-    make: Any, limit: float, wanted: Any, compiled: bool
-) -> None:
-    def clip(c: Any) -> Any:
-        return make(c)(tf.constant(W))
-
-    assert_ulp((tf.function(clip) if compiled else clip)(tf.constant(limit)), wanted)
-
-
 # --- derivatives -----------------------------------------------------------------------------------------------------
 
 
@@ -520,8 +274,6 @@ def test_a_gradient_of_another_framework(framework: str) -> None:
 @pytest.mark.parametrize(
     ("tx", "error", "words"),
     [
-        (gx.stop(), ValueError, "nothing is left.*encoder, head"),
-        (gx.freeze("**"), ValueError, "nothing is left.*encoder, head"),
         (gx.skip_nonfinite(gx.identity()), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
         (gx.accumulate(gx.identity(), 2), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
         (gx.trace(0.9), TypeError, "stateless"),
