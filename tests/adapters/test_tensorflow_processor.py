@@ -153,29 +153,6 @@ def test_a_run_of_a_session_moves_the_state_once_whatever_it_fetches(use_resourc
 # --- the state -------------------------------------------------------------------------------------------------------
 
 
-def test_an_optimizer_asks_in_a_function_whether_the_step_is_due() -> None:
-    w = variable([0.0, 0.0])
-    optimizer = keras.optimizers.SGD(0.5, momentum=0.9)
-    optimizer.build([w])
-    processor = gx.tensorflow.GradientProcessor(gx.accumulate(gx.clip_global_norm(1.0), 2), [w])
-
-    @tf.function
-    def step(gradient: Any) -> None:
-        pairs = processor([(gradient, w)])
-        if gx.has_updated(processor.state):
-            optimizer.apply_gradients(pairs)
-
-    seen = []
-    for _ in range(4):
-        step(tf.constant(W))
-        seen.append(w.numpy().copy())
-    assert int(optimizer.iterations) == 2
-    assert not seen[0].any()
-    assert bits(seen[1]) == bits(seen[2])
-    assert_ulp(seen[1], np.float32([-0.3, -0.4]))
-    assert_ulp(seen[3], np.float32([-0.87, -1.16]))
-
-
 def test_its_variables_are_its_state_and_none_of_the_models() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")])
     made = [*model.trainable_variables, variable(name="own")]

@@ -102,33 +102,6 @@ def test_any_optimizer_steps_as_by_hand(kind: Any) -> None:
 # --- right numbers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
-def test_clipped_updates_of_adamw(how: Any) -> None:
-    """A handwritten step in float64: decay, moments, clip of the update's root mean square."""
-    rng = np.random.default_rng(0)
-    values = [rng.standard_normal(shape) for shape in SHAPES[:3]]
-    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in values]
-    optimizer = adamw(parameters, **how)
-    gx.torch.attach(optimizer, gx.clip_rms(0.05), on="updates")
-    first, second = [[np.zeros(shape) for shape in SHAPES[:3]] for _ in range(2)]
-    clipped = 0
-    for step in range(1, 11):
-        gradients = [rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3) for shape in SHAPES[:3]]
-        for i, gradient in enumerate(gradients):
-            parameters[i].grad = torch.tensor(gradient)
-            first[i] = 0.9 * first[i] + 0.1 * gradient
-            second[i] = 0.999 * second[i] + 0.001 * gradient**2
-            mean, scale = first[i] / (1 - 0.9**step), np.sqrt(second[i] / (1 - 0.999**step)) + 1e-4
-            update = -0.1 * (0.3 * values[i] + mean / scale)
-            size = np.sqrt(np.mean(update**2))
-            clipped += size > 0.05
-            values[i] = values[i] + update * min(1.0, 0.05 / size)
-        optimizer.step()
-        for p, value in zip(parameters, values, strict=True):
-            np.testing.assert_allclose(p.detach().numpy(), value, rtol=1e-11, atol=1e-13)
-    assert 5 < clipped < 30
-
-
 @pytest.mark.parametrize("dtype", DTYPES[1:4], ids=str)
 def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     """The nearest number to old + update / 2, where the update is a difference without rounding."""
@@ -209,20 +182,6 @@ def test_two_at_once_and_gradients_beside() -> None:
     optimizer.step()
     assert_ulp(p.detach(), np.float32([-7.2, -9.6]), 2)
     assert not optimizer._optimizer_step_post_hooks
-
-
-def test_a_compiled_step() -> None:
-    models = [Model(), Model()]
-    made = [adamw(list(model.named_parameters())) for model in models]
-    for optimizer in made:
-        gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(0.05), gx.trace(0.5)), on="updates")
-    compiled = torch.compile(made[0].step, backend="eager")
-    for step in range(3):
-        backward(made[0], models[0], step)
-        compiled()
-    train(made[1], models[1], range(3))
-    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
 # --- what a handle tells, and errors ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp, bits, f32, slow
+from support import assert_ulp, bits, f32
 
 import gradxform as gx
 
@@ -76,23 +76,15 @@ def test_a_stopped_sparse_gradient_is_left_out_or_zero() -> None:
 # --- optimizers ------------------------------------------------------------------------------------------------------
 
 
-V1 = {
-    "GradientDescent": lambda: v1.train.GradientDescentOptimizer(0.1),
-    "Momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
-    "Adam": lambda: v1.train.AdamOptimizer(0.1),
-}
-
-
-@pytest.mark.parametrize("name", V1)
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference variables", "resource variables"])
-def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
+def test_in_a_v1_session(use_resource: bool) -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", initializer=np.float32([0.5, 0.5]), use_resource=use_resource)
         frozen = v1.get_variable("frozen", initializer=np.float32([0.1, 0.2]), use_resource=use_resource)
         unused = v1.get_variable("unused", initializer=np.float32([7.0]), use_resource=use_resource)
         loss = tf.reduce_sum(w * [30.0, 40.0]) + tf.reduce_sum(frozen)
         step, limit = v1.train.get_or_create_global_step(), v1.placeholder(tf.float32, ())
-        optimizer = V1[name]()
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
         pairs = optimizer.compute_gradients(loss)
         assert [g is None for g, _ in pairs] == [False, False, True]
         tx = gx.chain(gx.freeze("frozen"), gx.clip_norm(limit))
@@ -104,8 +96,7 @@ def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
         assert session.run(step) == 2
         assert bits(session.run(frozen)) == bits(f32(0.1, 0.2))
         assert session.run(unused).tolist() == [7.0]
-    wanted = {"Adam": [0.4, 0.4]}.get(name, [0.44, 0.42])
-    np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(first, [0.44, 0.42], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [1.0, "placeholder", "variable"])
@@ -177,59 +168,14 @@ def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
     def chain(scale: float) -> Any:
         return gx.chain(gx.clip_norm(1.0), gx.masked(gx.scale(scale), "w"))
 
-    first = chain(0.5)
-    for tx in (first, chain(0.5), chain(0.5)):
-        run(tx, tf.constant(W))
+    for _ in range(3):  # whether the first one is gone or not
+        run(chain(0.5), tf.constant(W))
     assert len(traces) == 1
     run(chain(0.25), tf.constant(W))
     assert len(traces) == 2
 
 
-def test_an_equal_chain_does_not_retrace_when_the_first_one_is_gone() -> None:
-    traces = []
-
-    @tf.function
-    def run(tx: Any, gradient: Any) -> Any:
-        traces.append(1)
-        return tx(gradient)
-
-    for _ in range(3):
-        run(gx.chain(gx.clip_norm(1.0), gx.scale(0.5)), tf.constant(W))
-    assert len(traces) == 1
-
-
-# --- derivatives -----------------------------------------------------------------------------------------------------
-
-
-def test_the_derivative_of_a_leaf_beyond_a_million_elements() -> None:
-    point = tf.fill([(1 << 20) + 3], 2.0)
-    with tf.GradientTape() as tape:
-        tape.watch(point)
-        kept = tf.reduce_sum(gx.clip_norm(1.0)(point)[:2])
-    gradient = tape.gradient(kept, point).numpy()
-    factor = 1 / (2.0 * np.sqrt(point.shape[0]))
-    np.testing.assert_allclose(gradient[:3], [factor, factor, 0.0], rtol=1e-5, atol=1e-8)
-
-
 # --- trees -----------------------------------------------------------------------------------------------------------
-
-
-def test_containers_of_a_tf_module() -> None:
-    class Model(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = [tf.Variable(W), {"b": tf.Variable([12.0])}]
-
-    model = Model()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model.layers[0] ** 2) / 2 + tf.reduce_sum(model.layers[1]["b"] ** 2) / 2
-    gradients = tape.gradient(loss, model.layers)
-    assert type(gradients).__name__ == "ListWrapper"
-    for tree in (gradients, model.layers):
-        result = gx.clip_global_norm(1.0)(tree)
-        assert_ulp(result[0], W / 13)
-        assert_ulp(result[1]["b"], np.float32([12 / 13]))
-    assert list(gx.freeze("1/b")(gradients)[1]) == ["b"]
 
 
 def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
@@ -292,29 +238,6 @@ def test_a_limit_of_several_numbers_is_refused() -> None:
 
 
 # --- distribution, mixed precision, saving ---------------------------------------------------------------------------
-
-
-@slow("saves and loads a model; the accelerator's stays quick")
-def test_in_a_saved_module(tmp_path: Any) -> None:
-    class Clipper(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-        def clip(self, gradient: Any) -> Any:
-            return gx.chain(CLIP, gx.clip_value(0.7))(gradient)
-
-    tf.saved_model.save(Clipper(), str(tmp_path))
-    assert_ulp(tf.saved_model.load(str(tmp_path)).clip(tf.constant(W)), [0.6, 0.7])
-
-
-def test_in_the_replicas_of_a_mirrored_strategy() -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope():
-        w = tf.Variable([0.0, 0.0], name="w")
-
-    @tf.function
-    def step() -> Any:
-        return strategy.run(lambda: gx.tensorflow.apply(CLIP, [(tf.constant(W), w)])[0][0])
-
-    assert_ulp(step(), CLIPPED)
 
 
 def test_in_map_fn_and_while_loop() -> None:

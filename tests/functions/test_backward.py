@@ -23,7 +23,7 @@ from gradxform.proof.registry import STATELESS, Row
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 Function = Callable[..., Any]
-INDUCTED = pytest.mark.slow(reason=INDUCTOR)
+SLOWLY = {"torch-compiled": INDUCTOR, "mlx-compiled": "MLX hands each fused loop to a C++ compiler"}
 X = np.float32([[1.0, 2.0], [3.0, 4.0]])
 
 
@@ -67,6 +67,14 @@ def torch_gradient(f: Function, *given: Any, compiled: bool = False) -> Any:
     return pytree.tree_map(lambda x: x.grad, tensors)
 
 
+def mlx_gradient(f: Function, *given: Any, compiled: bool = False) -> Any:
+    import mlx.core as mx
+
+    found = mx.grad(f, argnums=tuple(range(len(given))))
+    found = (mx.compile(found) if compiled else found)(*tensors("mlx", given))
+    return found if len(given) > 1 else (found,)
+
+
 def _leaf(torch: Any, x: Any) -> Any:
     if x.dtype == ml_dtypes.bfloat16:
         return torch.tensor(x.astype(np.float32), dtype=torch.bfloat16, requires_grad=True)
@@ -82,10 +90,14 @@ MODES: dict[str, Function] = {
     "tensorflow-session": session_gradient,
     "torch": torch_gradient,
     "torch-compiled": lambda f, *given: torch_gradient(f, *given, compiled=True),
+    "mlx": mlx_gradient,
+    "mlx-compiled": lambda f, *given: mlx_gradient(f, *given, compiled=True),
 }
 
 
-@pytest.fixture(params=[pytest.param(mode, marks=INDUCTED if mode == "torch-compiled" else ()) for mode in MODES])
+@pytest.fixture(
+    params=[pytest.param(mode, marks=pytest.mark.slow(reason=SLOWLY[mode]) if mode in SLOWLY else ()) for mode in MODES]
+)
 def gradient(request: pytest.FixtureRequest) -> Function:
     pytest.importorskip(request.param.partition("-")[0])
     return MODES[request.param]
@@ -143,7 +155,7 @@ def test_dtypes(gradient: Function, dtype: str, request: pytest.FixtureRequest) 
 
 # --- what passes by --------------------------------------------------------------------------------------------------
 
-EAGER = {"jax": jax_gradient, "tensorflow": tensorflow_gradient, "torch": torch_gradient}
+EAGER = {name: MODES[name] for name in ("jax", "tensorflow", "torch", "mlx")}
 
 
 def constants(framework: str, tree: Any) -> Any:
