@@ -265,51 +265,6 @@ def raising() -> None:
     raise RuntimeError("in the closure")
 
 
-@pytest.mark.parametrize(
-    ("tx", "gradients", "due"),
-    [
-        (gx.skip_nonfinite(gx.clip_norm(1.0)), [W, [math.nan, 1.0], W], [True, False, True]),
-        (gx.accumulate(gx.clip_norm(1.0), 2), [W, W, W, W], [False, True, False, True]),
-        (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[math.nan, 1.0]], [True]),
-    ],
-)
-def test_a_closure_that_is_left_out_leaves_the_optimizer_alone(tx: Any, gradients: Any, due: list[bool]) -> None:
-    p = parameter(W)
-    p.data.fill_(1.0)
-    optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.5)
-    gx.torch.attach(optimizer, tx)
-    for gradient, is_due in zip(gradients, due, strict=True):
-        before, moments = bits(p), bits(optimizer.state_dict()["state"])
-        take_step(optimizer, [p], [gradient], closure=True)
-        assert (bits(p) != before) is is_due
-        assert (bits(optimizer.state_dict()["state"]) != moments) is is_due
-        assert (p.grad is not None) is is_due
-
-
-def take_step(optimizer: Any, parameters: list[Any], gradients: list[Any], closure: bool) -> None:
-    """One step with given gradients, set before the step or by its closure."""
-
-    def make() -> None:
-        for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = torch.tensor(gradient)
-
-    if not closure:
-        make()
-    optimizer.step(make if closure else None)
-
-
-@pytest.mark.parametrize("closure", [False, True])
-def test_a_part_that_is_left_out_leaves_the_other_parts_to_their_clips(closure: bool) -> None:
-    encoder, head = parameter(W), parameter([4.0])
-    optimizer = torch.optim.SGD([("encoder.w", encoder), ("head", head)], lr=1.0)
-    gx.torch.attach(optimizer, gx.partition({"encoder/**": gx.clip_norm(1.0)}, default=gx.accumulate(gx.identity(), 4)))
-    for count in range(1, 6):
-        take_step(optimizer, [encoder, head], [W, [4.0]], closure)
-        assert_ulp(encoder.grad, CLIPPED)
-        np.testing.assert_allclose(encoder.detach(), -count * np.float32(CLIPPED), rtol=1e-6)
-        assert head.item() == (-4.0 if count >= 4 else 0.0)
-
-
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_distributed_checkpoints_hold_the_state() -> None:
     """These functions initialize the optimizer's state with a step of zeros, which must not count."""

@@ -257,12 +257,6 @@ assert result["b"][0].tolist() == [0.0]
 """
 
 
-@slow(PROCESSES)
-@pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
-def test_compile_cold(imports: str) -> None:
-    python("-c", COLD.format(imports=imports))
-
-
 COLD_INSIDE = """
 import {imports}
 @torch.compile(fullgraph=True, backend="eager")
@@ -275,9 +269,11 @@ assert (result["w"] - torch.tensor([1.2, 1.6])).abs().max() < 1e-6, result
 """
 
 
+@slow(PROCESSES, code=COLD)
 @pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
-def test_compile_cold_a_function_that_builds_its_transform(imports: str) -> None:
-    python("-c", COLD_INSIDE.format(imports=imports))
+@pytest.mark.parametrize("code", [COLD, COLD_INSIDE], ids=["given", "built inside"])
+def test_compile_cold(code: str, imports: str) -> None:
+    python("-c", code.format(imports=imports))
 
 
 def named_b(path: str, name: str = "b") -> bool:
