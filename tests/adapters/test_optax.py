@@ -232,15 +232,6 @@ def test_a_hyperparameter_that_is_set_by_hand_between_steps_does_not_retrace(mak
     assert len(traces) == 1
 
 
-def test_an_injected_schedule_is_asked_for_each_step() -> None:
-    tx = optax.inject_hyperparams(gx.clip_global_norm)(max_norm=optax.linear_schedule(1.0, 3.0, 2))
-    state, update = tx.init(grads()), jax.jit(tx.update)
-    for limit in (1.0, 2.0, 3.0, 3.0):
-        updates, state = update(grads(), state)
-        assert_ulp(updates, gx.clip_global_norm(limit)(grads()))
-        assert float(state.hyperparams["max_norm"]) == limit
-
-
 # --- optax in gradxform ----------------------------------------------------------------------------------------------
 
 

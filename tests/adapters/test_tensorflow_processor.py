@@ -244,21 +244,6 @@ def test_limits_and_decays_that_are_variables_change_without_a_retrace(jit_compi
     assert not any(own is each for own in processor.variables for each in (limit, decay))
 
 
-def test_a_limit_that_is_an_argument_changes_without_a_retrace() -> None:
-    w, traces = variable(), []
-    processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), [w])
-
-    @tf.function
-    def run(gradient: Any, limit: Any) -> Any:
-        traces.append(1)
-        return gx.tensorflow.apply(gx.clip_norm(limit), processor([(gradient, w)]))[0][0]
-
-    assert_ulp(run(tf.constant(W), tf.constant(1.0)), W / 5)
-    assert_ulp(run(tf.constant(W), tf.constant(3.0)), W / 5 * 3)
-    assert processor.state.trace["w"].numpy().tolist() == [4.5, 6.0]
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_in_a_loop_of_the_graph(compiled: bool) -> None:
     w = variable()
