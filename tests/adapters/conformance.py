@@ -234,10 +234,6 @@ def stateful(driver: Kind) -> bool:
     return driver.stateful
 
 
-def _takes(name: str, driver: Kind) -> bool:
-    return (driver.stateful or not TRANSFORMS[name].stateful) and name in (driver.transforms or TRANSFORMS)
-
-
 for _name, _tx in TRANSFORMS.items():
 
     @case(
@@ -275,6 +271,22 @@ def _(driver: Kind, folder: Path) -> None:
         assert bits(run.read()) != bits(ONES)
         for path, value in plain.read().items():
             np.testing.assert_allclose(run.read()[path], value, rtol=2e-6, atol=2e-6)
+
+
+@case("optimizers of updates", lambda driver: driver.on_updates)
+def _(driver: Kind, folder: Path) -> None:
+    """Each step moves parameters by what `update` gives for the updates that the optimizer makes alone."""
+    tx = gx.chain(gx.clip_global_norm(0.1), gx.trace(0.5))
+    for optimizer in driver.optimizers:
+        run, plain, oracle = driver(tx, ONES, optimizer), driver(None, ONES, optimizer), Oracle(tx, ONES, driver)
+        for i in range(4):
+            oracle.params = run.read()
+            plain.assign(oracle.params)
+            for each in (run, plain):
+                each.step(drawn(i))
+            wanted = oracle.step({path: oracle.params[path] - new for path, new in plain.read().items()})
+            for path, value in run.read().items():
+                np.testing.assert_allclose(value, wanted[path], rtol=2e-6, atol=2e-6)
 
 
 @case("unchanged")

@@ -199,6 +199,17 @@ class TorchAttach(TorchApply):
         self.optimizer.load_state_dict(state)
 
 
+class TorchClosure(TorchAttach):
+    """A closure makes the gradients within the step."""
+
+    name = "torch.attach, closure"
+    optimizers, scales = ("momentum", "adamw"), ()
+    transforms = ("several", "masks, freeze", "schedules", "parameters")
+
+    def step(self, gradients: Leaves) -> None:
+        self.optimizer.step(lambda: self.fill(gradients))
+
+
 class TorchUpdates(TorchAttach):
     mode = None
     name, on_updates = "torch.attach, on updates", True
@@ -586,5 +597,5 @@ class MlxWrap(Driver):
         self.params, self.optimizer.state = tree_unflatten(list(flat.items()))
 
 
-DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchUpdates, Optax, MlxWrap]
+DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchClosure, TorchUpdates, Optax, MlxWrap]
 DRIVERS += [TensorFlowApply, Processor, ProcessorFunction, ProcessorXla, Session, ResourceSession]

@@ -41,21 +41,6 @@ of_this_version = pytest.mark.skipif(not WRITTEN_FOR, reason="lists what optax 0
 # --- gradxform in optax ----------------------------------------------------------------------------------------------
 
 
-def test_in_a_train_state_that_goes_through_scan_and_cond() -> None:
-    tx = optax.chain(CLIP, optax.trace(0.5))
-
-    def step(state: Any, gradient: Any) -> Any:
-        return jax.lax.cond(
-            gradient[0] > 0,
-            lambda: tx.update(gradient, state)[::-1],
-            lambda: (state, jnp.zeros_like(gradient)),
-        )
-
-    stacked = jnp.array([[3.0, 4.0], [-1.0, 0.0], [0.3, 0.4]])
-    _, updates = jax.jit(lambda xs: jax.lax.scan(step, tx.init(stacked[0]), xs))(stacked)
-    assert_ulp(updates, np.float32([[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]))
-
-
 # --- every combinator of optax ---------------------------------------------------------------------------------------
 
 PARAMS = {"b": np.float32([0.5, -2.0]), "w": np.float32([[1.0, -0.5], [0.25, 2.0]])}
@@ -245,15 +230,6 @@ def test_a_hyperparameter_that_is_set_by_hand_between_steps_does_not_retrace(mak
         updates, state = step(grads(), state)
         assert_ulp(jax.tree.map(np.negative, updates), make(limit)(grads()))
     assert len(traces) == 1
-
-
-def test_an_injected_schedule_is_asked_for_each_step() -> None:
-    tx = optax.inject_hyperparams(gx.clip_global_norm)(max_norm=optax.linear_schedule(1.0, 3.0, 2))
-    state, update = tx.init(grads()), jax.jit(tx.update)
-    for limit in (1.0, 2.0, 3.0, 3.0):
-        updates, state = update(grads(), state)
-        assert_ulp(updates, gx.clip_global_norm(limit)(grads()))
-        assert float(state.hyperparams["max_norm"]) == limit
 
 
 # --- optax in gradxform ----------------------------------------------------------------------------------------------

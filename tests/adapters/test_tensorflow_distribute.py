@@ -133,30 +133,6 @@ def moved(strategy: Any, compiled: bool, tx: Any, gradient: Callable[[int], Any]
     return w.numpy().tolist()
 
 
-def embedding(strategy: Any, compiled: bool, make: Any) -> Any:
-    """A table read by tf.gather and a dense weight; each row of tokens goes to one replica."""
-    table, weight = mirrored(strategy, np.linspace(-1.0, 1.0, 12).reshape(6, 2), [0.5, -0.5])
-    with strategy.scope() if strategy else tf.name_scope(""):
-        optimizer = make()
-        optimizer.build([table, weight])
-    tokens = np.array([[1, 1, 4], [4, 1, 5]])
-    kinds = []
-
-    def step() -> None:
-        own = tf.constant(tokens[replica()] if strategy else tokens.reshape(-1))
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(tf.gather(table, own)) * weight)
-        gradients = tape.gradient(loss, [table, weight])
-        kinds.append(isinstance(gradients[0], tf.IndexedSlices))
-        pairs = gx.tensorflow.apply(gx.clip_global_norm(0.5), zip(gradients, [table, weight], strict=True))
-        kinds.append(isinstance(pairs[0][0], tf.IndexedSlices))
-        optimizer.apply_gradients(pairs)
-
-    repeated(strategy, compiled, step, 3)
-    assert all(kinds)
-    return shown([table, weight])
-
-
 def restored(strategy: Any, compiled: bool) -> Any:
     """A processor saved under the strategy continues without it, on the sums."""
     found = []
@@ -201,9 +177,6 @@ def traces(strategy: Any) -> list[int]:
     return [first, len(seen), *shown(last)]
 
 
-EMBEDDED = {"SGD": lambda: keras.optimizers.SGD(0.5), "Adagrad": lambda: keras.optimizers.Adagrad(0.1)}
-
-
 def particular(strategy: Any, compiled: bool) -> dict[str, Any]:
     one, other = tf.distribute.MirroredStrategy(["CPU:0"]), tf.distribute.OneDeviceStrategy("CPU:1")
     found: dict[str, Any] = {
@@ -214,8 +187,6 @@ def particular(strategy: Any, compiled: bool) -> dict[str, Any]:
         "one device": moved(other, compiled, CHAIN, lambda _: sum(BY_REPLICA)),
         "restored": restored(strategy, compiled),
     }
-    for name, make in EMBEDDED.items():
-        found[f"embedding, {name}"] = [embedding(each, compiled, make) for each in (strategy, None)]
     return found
 
 
@@ -266,13 +237,6 @@ def test_the_limit_holds_for_the_sum(found: Any, mode: str) -> None:
     assert_ulp(np.float32(found[mode]["large"]), -wanted)
     for name in ("one replica", "one device"):
         assert_bits(np.float32(found[mode][name]), -CHAIN([sum(BY_REPLICA)])[0])
-
-
-@pytest.mark.parametrize("name", EMBEDDED)
-@pytest.mark.parametrize("mode", ["eager", "function"])
-def test_an_embedding_trains_as_on_one_device(found: Any, mode: str, name: str) -> None:
-    for value, alone in zip(*found[mode][f"embedding, {name}"], strict=True):
-        np.testing.assert_allclose(value, alone, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])

@@ -102,33 +102,6 @@ def test_any_optimizer_steps_as_by_hand(kind: Any) -> None:
 # --- right numbers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
-def test_clipped_updates_of_adamw(how: Any) -> None:
-    """A handwritten step in float64: decay, moments, clip of the update's root mean square."""
-    rng = np.random.default_rng(0)
-    values = [rng.standard_normal(shape) for shape in SHAPES[:3]]
-    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in values]
-    optimizer = adamw(parameters, **how)
-    gx.torch.attach(optimizer, gx.clip_rms(0.05), on="updates")
-    first, second = [[np.zeros(shape) for shape in SHAPES[:3]] for _ in range(2)]
-    clipped = 0
-    for step in range(1, 11):
-        gradients = [rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3) for shape in SHAPES[:3]]
-        for i, gradient in enumerate(gradients):
-            parameters[i].grad = torch.tensor(gradient)
-            first[i] = 0.9 * first[i] + 0.1 * gradient
-            second[i] = 0.999 * second[i] + 0.001 * gradient**2
-            mean, scale = first[i] / (1 - 0.9**step), np.sqrt(second[i] / (1 - 0.999**step)) + 1e-4
-            update = -0.1 * (0.3 * values[i] + mean / scale)
-            size = np.sqrt(np.mean(update**2))
-            clipped += size > 0.05
-            values[i] = values[i] + update * min(1.0, 0.05 / size)
-        optimizer.step()
-        for p, value in zip(parameters, values, strict=True):
-            np.testing.assert_allclose(p.detach().numpy(), value, rtol=1e-11, atol=1e-13)
-    assert 5 < clipped < 30
-
-
 @pytest.mark.parametrize("dtype", DTYPES[1:4], ids=str)
 def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     """The nearest number to old + update / 2, where the update is a difference without rounding."""
@@ -148,15 +121,6 @@ def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
 
 
-def test_the_parameters_are_those_before_the_step() -> None:
-    p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    p.grad = torch.tensor([30.0, 40.0])
-    optimizer = torch.optim.SGD([p], lr=1.0)
-    gx.torch.attach(optimizer, gx.clip_adaptive(0.1), on="updates")
-    optimizer.step()
-    assert_ulp(p.detach(), np.float32([2.7, 3.6]), 1)  # a tenth of the norm before
-
-
 # --- stopped and skipped ---------------------------------------------------------------------------------------------
 
 
@@ -172,28 +136,6 @@ def test_frozen_parameters_keep_every_bit(dtype: Any) -> None:
     gx.torch.attach(optimizer, gx.stop(), on="updates")
     optimizer.step()
     assert bits(p) == bits(torch.tensor([-0.0, 1.0]))
-
-
-SKIPPED = {
-    "skip_nonfinite": (gx.skip_nonfinite(gx.identity()), [1.0, float("nan"), 1.0], [True, False, False]),
-    "skip_large": (gx.skip_large(gx.clip_norm(0.05), 1.0), [0.1, 1.0, 100.0], [True, False, False]),
-    "accumulate": (gx.accumulate(gx.identity(), 2), [1.0, 1.0, 1.0, 1.0], [False, True, False, True]),
-    "in a mask": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [1.0, float("nan")], [True, False]),
-}
-
-
-@pytest.mark.parametrize("name", SKIPPED)
-def test_a_skipped_step_leaves_the_parameters_alone(name: str) -> None:
-    tx, gradients, due = SKIPPED[name]
-    p = torch.nn.Parameter(torch.tensor([1.0, -0.0, 2.0]))
-    optimizer = torch.optim.SGD([p], lr=1.0, momentum=0.9, weight_decay=0.1)
-    gx.torch.attach(optimizer, tx, on="updates")
-    for gradient, moves in zip(gradients, due, strict=True):
-        before = bits(p)
-        p.grad = torch.full((3,), gradient)
-        optimizer.step()
-        assert (bits(p) != before) is moves
-        assert p.grad is not None
 
 
 # --- closures, groups, scalers, states -------------------------------------------------------------------------------
@@ -225,15 +167,6 @@ def test_a_closure_is_one_step() -> None:
         assert 0 < float((found - torch.tensor([3.0, 4.0])).norm()) <= 0.5
 
 
-def test_an_ascending_optimizer() -> None:
-    p = torch.nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([p], lr=1.0, maximize=True)
-    gx.torch.attach(optimizer, gx.clip_norm(1.0), on="updates")
-    p.grad = torch.tensor([3.0, 4.0])
-    optimizer.step()
-    assert_ulp(p.detach(), np.float32([0.6, 0.8]), 1)
-
-
 def test_two_at_once_and_gradients_beside() -> None:
     p = parameter([30.0, 40.0])
     optimizer = torch.optim.SGD([p], lr=1.0)
@@ -249,20 +182,6 @@ def test_two_at_once_and_gradients_beside() -> None:
     optimizer.step()
     assert_ulp(p.detach(), np.float32([-7.2, -9.6]), 2)
     assert not optimizer._optimizer_step_post_hooks
-
-
-def test_a_compiled_step() -> None:
-    models = [Model(), Model()]
-    made = [adamw(list(model.named_parameters())) for model in models]
-    for optimizer in made:
-        gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(0.05), gx.trace(0.5)), on="updates")
-    compiled = torch.compile(made[0].step, backend="eager")
-    for step in range(3):
-        backward(made[0], models[0], step)
-        compiled()
-    train(made[1], models[1], range(3))
-    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
 # --- what a handle tells, and errors ---------------------------------------------------------------------------------

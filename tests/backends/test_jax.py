@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import PROCESSES, XLA, assert_bits, assert_ulp, f32, python, slow, tensors, train
+from support import PROCESSES, XLA, assert_bits, assert_ulp, f32, python, slow, tensors
 
 import gradxform as gx
 
@@ -74,13 +73,6 @@ def test_as_optax_is_an_instance_of_optax_own_types() -> None:
     assert_ulp(jax.jit(tx.update)(grads(), tx.init(grads()))[0], CLIPPED)
 
 
-def test_as_optax_hands_on_extra_arguments() -> None:
-    tx = optax.chain(gx.jax.as_optax(gx.chain(gx.scale(2.0), optax.scale_by_polyak(max_learning_rate=100.0))))
-    gradient = jnp.array([3.0, 4.0])
-    updates, _ = tx.update(gradient, tx.init(gradient), gradient, value=jnp.float32(50.0))
-    assert_ulp(updates, np.float32([3.0, 4.0]))  # value / |2 g|^2 * 2 g
-
-
 def test_extra_arguments_are_not_handed_to_what_takes_none() -> None:
     tx = gx.chain(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s)))
     assert_bits(tx.update(grads(), tx.init(grads()), value=1.0)[0], GRADS)
@@ -89,47 +81,6 @@ def test_extra_arguments_are_not_handed_to_what_takes_none() -> None:
 def test_as_optax_refuses_what_is_no_transformation() -> None:
     with pytest.raises(TypeError, match=r"as_optax.*'clip'"):
         gx.jax.as_optax("clip")
-
-
-OPTIMIZERS = {
-    "adam": lambda: optax.adam(0.1),
-    "adamw": lambda: optax.adamw(0.1, weight_decay=0.5),
-    "momentum": lambda: optax.sgd(0.1, momentum=0.9),
-    "noise": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_freeze_leaves_the_chosen_parameters_bit_by_bit(name: str) -> None:
-    params = {"embedding": {"table": jnp.array([0.1, -3.3, 1e-40])}, "head": jnp.ones(3)}
-    after = train(gx.jax.freeze(OPTIMIZERS[name](), "embedding/**"), params)
-    assert_bits(after["embedding"], params["embedding"])
-    assert bool(jnp.all(after["head"] != params["head"]))
-
-
-def test_freeze_leaves_a_negative_zero_as_it_is() -> None:
-    params = {"frozen": jnp.array([-0.0]), "head": jnp.ones(1)}
-    tx = gx.jax.freeze(optax.sgd(0.1), "frozen")
-    assert_bits(optax.apply_updates(params, tx.update(params, tx.init(params))[0])["frozen"], params["frozen"])
-
-
-def test_freeze_leaves_the_others_to_the_optimizer() -> None:
-    params = {"frozen": jnp.ones(3), "head": jnp.linspace(-1.0, 1.0, 8)}
-    after = train(gx.jax.freeze(optax.adamw(0.1), "frozen"), params)
-    assert_bits(after["head"], train(optax.adamw(0.1), {"head": params["head"]})["head"])
-
-
-def test_freeze_shuts_out_a_nan() -> None:
-    params = {"frozen": jnp.ones(2), "head": jnp.ones(2)}
-    tx = gx.jax.freeze(optax.adamw(0.1), "frozen")
-    gradient = {"frozen": jnp.array([jnp.nan, jnp.inf]), "head": jnp.ones(2)}
-    updates, _ = jax.jit(tx.update)(gradient, tx.init(params), params)
-    assert_bits(optax.apply_updates(params, updates)["frozen"], params["frozen"])
-
-
-def test_freeze_names_the_paths_when_the_pattern_matches_nothing() -> None:
-    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'embedding/table', 'head'"):
-        gx.jax.freeze(optax.sgd(0.1), "decoder/**").init({"embedding": {"table": jnp.ones(1)}, "head": jnp.ones(1)})
 
 
 def test_a_pattern_is_checked_when_optax_starts() -> None:
@@ -280,20 +231,6 @@ def test_no_nan_on_the_way_to_a_finite_result() -> None:
 # --- trees -----------------------------------------------------------------------------------------------------------
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["kernel", "bias"], meta_fields=["name"])
-@dataclasses.dataclass
-class Layer:
-    kernel: Any
-    bias: Any
-    name: str = "layer"
-
-
-def test_a_registered_dataclass_of_numpy_arrays_beside_jax_arrays() -> None:
-    result = CLIP([Layer(np.float32([3.0, 4.0]), None), jnp.array([0.1])])
-    assert_ulp(result[0].kernel, np.float32([0.6, 0.8]))
-    assert isinstance(result[0].kernel, jax.Array)
-
-
 @pytest.mark.parametrize("beside", [{}, {"w": np.float32([3.0, 4.0])}], ids=["alone", "beside NumPy"])
 def test_float0_passes_through_without_a_jax_array(beside: Any) -> None:
     hole = np.zeros(2, jax.dtypes.float0)
@@ -301,26 +238,14 @@ def test_float0_passes_through_without_a_jax_array(beside: Any) -> None:
     assert result["n"].dtype == jax.dtypes.float0
 
 
-@pytest.mark.parametrize("tx", [gx.ema(0.9), gx.trace(0.9), gx.add_decayed_weights(0.1)], ids=repr)
+@pytest.mark.parametrize("tx", [*SOME.values(), gx.ema(0.9), gx.trace(0.9), gx.add_decayed_weights(0.1)], ids=repr)
 @pytest.mark.parametrize("jit", [False, True])
-def test_averages_of_weak_types_are_weak(tx: Any, jit: bool) -> None:
-    tree = {"weak": jnp.asarray(3.0), "strong": jnp.ones(2)}
+def test_weak_types_stay_weak(tx: Any, jit: bool) -> None:
+    tree = {"weak": jnp.asarray([3.0] if "axes" in repr(tx) else 3.0) * 1.0, "strong": jnp.ones(2)}
     updates, _ = (jax.jit(tx.update) if jit else tx.update)(tree, tx.init(tree), tree)
-    assert {name: leaf.weak_type for name, leaf in updates.items()} == {"weak": True, "strong": False}
-
-
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("jit", [False, True])
-def test_weak_types_stay_weak(name: str, jit: bool) -> None:
-    if name == "clip_norm, axes":
-        tree = {"weak": jnp.full((2,), 3.0), "strong": jnp.ones(2)}
-        tree["weak"] = jax.lax.full_like(tree["weak"], 3.0) + 1.0
-    else:
-        tree = {"weak": jnp.asarray(3.0), "strong": jnp.ones(2)}
-    weak = jax.tree.map(lambda leaf: leaf.weak_type, tree)
-    result = (jax.jit(SOME[name]) if jit else SOME[name])(tree)
-    assert jax.tree.map(lambda leaf: leaf.weak_type, result) == weak
-    assert jax.tree.map(lambda leaf: leaf.dtype, result) == jax.tree.map(lambda leaf: leaf.dtype, tree)
+    for name, leaf in updates.items():
+        assert (leaf.weak_type, leaf.dtype) == (tree[name].weak_type, tree[name].dtype)
+    assert tree["weak"].weak_type or "axes" in repr(tx)
 
 
 def test_shapes_alone_are_enough_for_eval_shape() -> None:
@@ -330,14 +255,6 @@ def test_shapes_alone_are_enough_for_eval_shape() -> None:
 
 
 # --- limits, retraces, 64 bits ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, 0.0), (np.nan, np.nan), (np.inf, 3.0), (0.0, 0.0)])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)])
-def test_a_traced_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: float, wanted: float) -> None:
-    for scale in (1.0, 0.0):
-        result = make(jnp.float32(limit))(jnp.array([3.0, 0.0]) * scale)
-        assert_ulp(result, np.float32([wanted, 0.0]) * scale + (np.nan if np.isnan(limit) else 0.0))
 
 
 def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
@@ -353,19 +270,6 @@ def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
     assert len(traces) == 1
     run(gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(-0.2), "w"), gx.clip_value(low=-1)), grads())
     assert len(traces) == 2
-
-
-def test_a_new_array_limit_does_not_retrace() -> None:
-    traces = []
-
-    @jax.jit
-    def run(limit: Any, tree: Any) -> Any:
-        traces.append(limit)
-        return gx.clip_norm(limit)(tree)
-
-    first, second = (run(jnp.float32(c), grads())["w"] for c in (1.0, 2.0))
-    assert len(traces) == 1
-    assert_bits(second, first * 2)
 
 
 @pytest.mark.parametrize("kind", [float, jnp.float32])
@@ -471,13 +375,3 @@ def test_64_bits_switched_on_for_a_whole_program() -> None:
         JAX_PLATFORMS="cpu",
         JAX_ENABLE_X64="1",
     )
-
-
-def test_the_derivative_in_float32_stays_float32() -> None:
-    assert jax.jit(jax.grad(loss(CLIP)))(jnp.ones(3)).dtype == np.float32
-
-
-def test_pmean_before_the_clip_under_vmap_axis() -> None:
-    batch = jnp.array([[6.0, 0.0], [0.0, 8.0]])
-    clipped = jax.vmap(lambda g: CLIP(jax.lax.pmean(g, "batch")), axis_name="batch")(batch)
-    assert_ulp(clipped, np.float32([[0.6, 0.8], [0.6, 0.8]]))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp, bits, f32, slow
+from support import assert_ulp, bits, f32
 
 import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
 v1 = tf.compat.v1
 
 CLIP = gx.clip_norm(1.0)
@@ -25,114 +23,6 @@ def variable(value: Any = (0.0, 0.0), name: str = "w", dtype: Any = tf.float32) 
     return tf.Variable(tf.cast(tf.constant(value), dtype), name=name)
 
 
-# --- one list, every mode --------------------------------------------------------------------------------------------
-
-
-def eager(tx: Any, gradients: list[Any]) -> list[Any]:
-    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
-    return [g for g, _ in gx.tensorflow.apply(tx, zip(map(_tensor, gradients), variables, strict=True))]
-
-
-def in_function(tx: Any, gradients: list[Any], jit_compile: bool = False) -> list[Any]:
-    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
-
-    @tf.function(jit_compile=jit_compile)
-    def run(given: list[Any]) -> list[Any]:
-        return [g for g, _ in gx.tensorflow.apply(tx, zip(given, variables, strict=True))]
-
-    return list(run(list(map(_tensor, gradients))))
-
-
-def in_xla(tx: Any, gradients: list[Any]) -> list[Any]:
-    return in_function(tx, gradients, jit_compile=True)
-
-
-def in_v1_graph(tx: Any, gradients: list[Any]) -> list[Any]:
-    with tf.Graph().as_default(), v1.Session() as session:
-        places = [None if g is None else v1.placeholder(tf.float32) for g in gradients]
-        variables = [v1.get_variable(f"v{i}", np.shape(g) or (1,)) for i, g in enumerate(gradients)]
-        pairs = gx.tensorflow.apply(tx, zip(places, variables, strict=True))
-        feed = {place: g for place, g in zip(places, gradients, strict=True) if place is not None}
-        found = iter(session.run([g for g, _ in pairs if g is not None], feed))
-        return [None if g is None else next(found) for g, _ in pairs]
-
-
-def _tensor(gradient: Any) -> Any:
-    return None if gradient is None else tf.constant(gradient)
-
-
-MODES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
-    "eager": eager,
-    "function": in_function,
-    "XLA": in_xla,
-    "TF1 graph": in_v1_graph,
-}
-
-
-@pytest.fixture(params=MODES)
-def run(request: pytest.FixtureRequest) -> Callable[[Any, list[Any]], list[Any]]:
-    return MODES[request.param]
-
-
-def test_case_2_clip_each_by_value(run: Any) -> None:
-    gradient = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32) * 2
-    (result,) = run(gx.clip_value(1.0), [gradient])
-    assert bits(result) == bits(tf.clip_by_value(gradient, -1.0, 1.0))
-    (result,) = run(gx.clip_value(low=-0.5, high=1.5), [gradient])
-    assert bits(result) == bits(tf.clip_by_value(gradient, -0.5, 1.5))
-
-
-def test_case_3_clip_by_the_global_norm(run: Any) -> None:
-    rng = np.random.default_rng(0)
-    gradients = [rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=5).astype(np.float32)]
-    native, norm = tf.clip_by_global_norm(gradients, 5.0)
-    assert norm > 5.0
-    assert_ulp(run(gx.clip_global_norm(5.0), gradients), native, ulp=4)
-
-
-def test_case_4_clip_each_by_its_own_norm_with_none_in_the_list(run: Any) -> None:
-    first, none, second, last = run(gx.clip_norm(5.0), [W * 2, None, W, None])
-    assert none is None
-    assert last is None
-    assert_ulp(first, W)
-    assert bits(second) == bits(W)
-
-
-def test_a_chain(run: Any) -> None:
-    tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
-    gradients = [W, np.float32(-9.0), np.zeros((0, 2), np.float32)]
-    assert_ulp(run(tx, gradients), tx(gradients))
-
-
-def test_below_the_limit_not_a_bit_changes(run: Any) -> None:
-    gradient = np.random.default_rng(0).normal(size=1001).astype(np.float32)
-    (result,) = run(gx.chain(gx.clip_norm(100.0), gx.clip_global_norm(100.0), gx.clip_value(50.0)), [gradient])
-    assert bits(result) == bits(gradient)
-
-
-def test_a_nan_is_never_hidden(run: Any) -> None:
-    first, second = run(gx.clip_global_norm(1.0), [W, np.float32([np.inf])])
-    assert np.isnan(first).all()
-    assert np.isnan(second).all()
-
-
-def test_stopped_variables_are_left_out(run: Any) -> None:
-    assert len(run(gx.freeze(lambda path, leaf: leaf.shape.rank == 0), [W, W])) == 2
-    (left,) = run(gx.chain(gx.freeze(re_path("0")), CLIP), [W, W * 2])
-    assert_ulp(left, CLIPPED)
-
-
-def re_path(_: str) -> Any:
-    """A `where` that selects the first gradient, whatever its name."""
-    seen: list[str] = []
-    return lambda path, leaf: seen.append(path) is None and len(seen) % 2 == 1
-
-
-def test_a_stopped_nan_does_not_reach_the_others(run: Any) -> None:
-    (left,) = run(gx.chain(gx.freeze(re_path("0")), gx.clip_global_norm(1.0)), [np.float32([np.nan]), W])
-    assert_ulp(left, CLIPPED)
-
-
 # --- what a list may be ----------------------------------------------------------------------------------------------
 
 
@@ -140,50 +30,9 @@ def pairs_of(*values: Any) -> list[tuple[Any, Any]]:
     return [(tf.constant(value), variable(np.zeros_like(value), f"w{i}")) for i, value in enumerate(values)]
 
 
-FORMS = {
-    "list": list,
-    "tuple": tuple,
-    "generator": lambda pairs: (pair for pair in pairs),
-    "zip": lambda pairs: zip([g for g, _ in pairs], [v for _, v in pairs], strict=True),
-    "list of lists": lambda pairs: [list(pair) for pair in pairs],
-    "dict items": lambda pairs: {i: pair for i, pair in enumerate(pairs)}.values(),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_any_iterable_of_pairs(form: str) -> None:
-    pairs = pairs_of(W, W / 10)
-    result = gx.tensorflow.apply(CLIP, FORMS[form](pairs))
-    assert isinstance(result, list)
-    assert all(isinstance(pair, tuple) for pair in result)
-    assert [v for _, v in result] == [v for _, v in pairs] or all(
-        a is b for (_, a), (_, b) in zip(result, pairs, strict=True)
-    )
-    assert_ulp(result[0][0], CLIPPED)
-    assert bits(result[1][0]) == bits(W / 10)
-
-
 def test_the_variables_come_back_as_they_are_and_in_order() -> None:
     pairs = pairs_of(W, W, W)
     assert [id(v) for _, v in gx.tensorflow.apply(gx.freeze("w1"), pairs)] == [id(pairs[0][1]), id(pairs[2][1])]
-
-
-def test_only_none() -> None:
-    w = variable()
-    assert gx.tensorflow.apply(CLIP, [(None, w)])[0][0] is None
-
-
-def test_none_beside_stopped() -> None:
-    a, b, c = variable(name="a"), variable(name="b"), variable(name="c")
-    result = gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b), (tf.constant(W), c)])
-    assert [v.name for _, v in result] == ["a:0", "c:0"]
-    assert result[0][0] is None
-
-
-def test_when_all_but_none_is_stopped() -> None:
-    a, b = variable(name="a"), variable(name="b")
-    ((gradient, left),) = gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b)])
-    assert gradient is None and left is a
 
 
 def test_parameters_are_the_variables_or_those_given() -> None:
@@ -202,37 +51,6 @@ def test_a_variable_as_its_own_gradient_is_read() -> None:
     assert bits(w) == bits(W)
 
 
-# --- paths -----------------------------------------------------------------------------------------------------------
-
-
-def paths(pairs: Any) -> list[str]:
-    seen: list[str] = []
-    gx.tensorflow.apply(gx.masked(gx.identity(), lambda path, leaf: bool(seen.append(path))), pairs)
-    return seen
-
-
-def test_the_path_of_a_tensorflow_variable_is_its_name() -> None:
-    with tf.name_scope("encoder"):
-        w = variable(name="kernel")
-    assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
-
-
-def test_the_path_of_a_keras_variable_is_its_path() -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")], name="model")
-    kernel, bias = model.trainable_variables
-    assert kernel.path.endswith("dense/kernel")
-    assert set(paths([(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])) == {kernel.path, bias.path}
-    left = gx.tensorflow.apply(gx.freeze("**/kernel"), [(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])
-    assert [v is bias for _, v in left] == [True]
-
-
-def test_the_path_of_a_v1_variable_is_its_name() -> None:
-    with tf.Graph().as_default():
-        with v1.variable_scope("encoder"):
-            w = v1.get_variable("kernel", (2,))
-        assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
-
-
 # --- sparse gradients ------------------------------------------------------------------------------------------------
 
 
@@ -240,51 +58,6 @@ def slices(values: Any = (3.0, 3.0, 4.0), rows: Any = (0, 0, 1), count: int = 3)
     values = np.asarray(values, np.float32)
     values = values[:, None] if values.ndim == 1 else values
     return tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([count, values.shape[1]]))
-
-
-SPARSE = [
-    gx.clip_norm(1.0),
-    gx.clip_norm(1.0, ord=1),
-    gx.clip_global_norm(1.0),
-    gx.clip_value(3.5),
-    gx.clip_value(low=-1.0),
-    gx.scale(-0.5),
-    gx.chain(gx.clip_value(5.0), gx.clip_global_norm(2.0), gx.scale(3.0)),
-    gx.identity(),
-]
-
-
-@pytest.mark.parametrize("tx", SPARSE, ids=repr)
-@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "XLA"])
-def test_sparse_gives_what_dense_gives_and_stays_sparse(tx: Any, jit_compile: bool | None) -> None:
-    w = variable(np.zeros((3, 1)))
-
-    def apply(gradient: Any) -> Any:
-        return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
-
-    kinds = []
-
-    def both() -> Any:
-        sparse, dense = apply(slices()), apply(tf.convert_to_tensor(slices()))
-        kinds.append(type(sparse))
-        return tf.convert_to_tensor(sparse), dense
-
-    sparse, dense = (both if jit_compile is None else tf.function(both, jit_compile=jit_compile))()
-    assert kinds == [tf.IndexedSlices]
-    assert_ulp(sparse, dense)
-
-
-def test_duplicates_are_summed_before_the_norm_is_taken() -> None:
-    ((gradient, _),) = gx.tensorflow.apply(CLIP, [(slices(), variable(np.zeros((3, 1))))])
-    assert gradient.indices.numpy().tolist() == [0, 1]
-    assert_ulp(gradient.values, np.float32([[6.0], [4.0]]) / np.sqrt(np.float32(52)))
-
-
-@pytest.mark.parametrize("tx", [gx.clip_value(low=0.5), gx.clip_value(high=-0.5), gx.clip_norm(1.0, axes=1)], ids=repr)
-def test_what_changes_zeros_makes_a_sparse_gradient_dense(tx: Any) -> None:
-    ((gradient, _),) = gx.tensorflow.apply(tx, [(slices(), variable(np.zeros((3, 1))))])
-    assert tf.is_tensor(gradient)
-    assert_ulp(gradient, tx(tf.convert_to_tensor(slices())))
 
 
 def test_a_sparse_gradient_without_rows() -> None:
@@ -303,23 +76,15 @@ def test_a_stopped_sparse_gradient_is_left_out_or_zero() -> None:
 # --- optimizers ------------------------------------------------------------------------------------------------------
 
 
-V1 = {
-    "GradientDescent": lambda: v1.train.GradientDescentOptimizer(0.1),
-    "Momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
-    "Adam": lambda: v1.train.AdamOptimizer(0.1),
-}
-
-
-@pytest.mark.parametrize("name", V1)
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference variables", "resource variables"])
-def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
+def test_in_a_v1_session(use_resource: bool) -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", initializer=np.float32([0.5, 0.5]), use_resource=use_resource)
         frozen = v1.get_variable("frozen", initializer=np.float32([0.1, 0.2]), use_resource=use_resource)
         unused = v1.get_variable("unused", initializer=np.float32([7.0]), use_resource=use_resource)
         loss = tf.reduce_sum(w * [30.0, 40.0]) + tf.reduce_sum(frozen)
         step, limit = v1.train.get_or_create_global_step(), v1.placeholder(tf.float32, ())
-        optimizer = V1[name]()
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
         pairs = optimizer.compute_gradients(loss)
         assert [g is None for g, _ in pairs] == [False, False, True]
         tx = gx.chain(gx.freeze("frozen"), gx.clip_norm(limit))
@@ -331,8 +96,7 @@ def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
         assert session.run(step) == 2
         assert bits(session.run(frozen)) == bits(f32(0.1, 0.2))
         assert session.run(unused).tolist() == [7.0]
-    wanted = {"Adam": [0.4, 0.4]}.get(name, [0.44, 0.42])
-    np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(first, [0.44, 0.42], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [1.0, "placeholder", "variable"])
@@ -404,78 +168,14 @@ def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
     def chain(scale: float) -> Any:
         return gx.chain(gx.clip_norm(1.0), gx.masked(gx.scale(scale), "w"))
 
-    first = chain(0.5)
-    for tx in (first, chain(0.5), chain(0.5)):
-        run(tx, tf.constant(W))
+    for _ in range(3):  # whether the first one is gone or not
+        run(chain(0.5), tf.constant(W))
     assert len(traces) == 1
     run(chain(0.25), tf.constant(W))
     assert len(traces) == 2
 
 
-def test_an_equal_chain_does_not_retrace_when_the_first_one_is_gone() -> None:
-    traces = []
-
-    @tf.function
-    def run(tx: Any, gradient: Any) -> Any:
-        traces.append(1)
-        return tx(gradient)
-
-    for _ in range(3):
-        run(gx.chain(gx.clip_norm(1.0), gx.scale(0.5)), tf.constant(W))
-    assert len(traces) == 1
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64, tf.int32])
-def test_a_limit_of_any_dtype(dtype: Any) -> None:
-    for limit in (tf.constant(2, dtype), tf.Variable(tf.constant(2, dtype))):
-        for make in (gx.clip_norm, gx.clip_global_norm):
-            assert_ulp(make(limit)(tf.constant(W)), [1.2, 1.6])
-
-
-@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, W)])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(
-    make: Any, limit: float, wanted: Any, compiled: bool
-) -> None:
-    def clip(c: Any) -> Any:
-        return make(c)(tf.constant(W))
-
-    assert_ulp((tf.function(clip) if compiled else clip)(tf.constant(limit)), wanted)
-
-
-# --- derivatives -----------------------------------------------------------------------------------------------------
-
-
-def test_the_derivative_of_a_leaf_beyond_a_million_elements() -> None:
-    point = tf.fill([(1 << 20) + 3], 2.0)
-    with tf.GradientTape() as tape:
-        tape.watch(point)
-        kept = tf.reduce_sum(gx.clip_norm(1.0)(point)[:2])
-    gradient = tape.gradient(kept, point).numpy()
-    factor = 1 / (2.0 * np.sqrt(point.shape[0]))
-    np.testing.assert_allclose(gradient[:3], [factor, factor, 0.0], rtol=1e-5, atol=1e-8)
-
-
 # --- trees -----------------------------------------------------------------------------------------------------------
-
-
-def test_containers_of_a_tf_module() -> None:
-    class Model(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = [tf.Variable(W), {"b": tf.Variable([12.0])}]
-
-    model = Model()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model.layers[0] ** 2) / 2 + tf.reduce_sum(model.layers[1]["b"] ** 2) / 2
-    gradients = tape.gradient(loss, model.layers)
-    assert type(gradients).__name__ == "ListWrapper"
-    for tree in (gradients, model.layers):
-        result = gx.clip_global_norm(1.0)(tree)
-        assert_ulp(result[0], W / 13)
-        assert_ulp(result[1]["b"], np.float32([12 / 13]))
-    assert list(gx.freeze("1/b")(gradients)[1]) == ["b"]
 
 
 def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
@@ -520,8 +220,6 @@ def test_a_gradient_of_another_framework(framework: str) -> None:
 @pytest.mark.parametrize(
     ("tx", "error", "words"),
     [
-        (gx.stop(), ValueError, "nothing is left.*encoder, head"),
-        (gx.freeze("**"), ValueError, "nothing is left.*encoder, head"),
         (gx.skip_nonfinite(gx.identity()), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
         (gx.accumulate(gx.identity(), 2), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
         (gx.trace(0.9), TypeError, "stateless"),
@@ -540,29 +238,6 @@ def test_a_limit_of_several_numbers_is_refused() -> None:
 
 
 # --- distribution, mixed precision, saving ---------------------------------------------------------------------------
-
-
-@slow("saves and loads a model; the accelerator's stays quick")
-def test_in_a_saved_module(tmp_path: Any) -> None:
-    class Clipper(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-        def clip(self, gradient: Any) -> Any:
-            return gx.chain(CLIP, gx.clip_value(0.7))(gradient)
-
-    tf.saved_model.save(Clipper(), str(tmp_path))
-    assert_ulp(tf.saved_model.load(str(tmp_path)).clip(tf.constant(W)), [0.6, 0.7])
-
-
-def test_in_the_replicas_of_a_mirrored_strategy() -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope():
-        w = tf.Variable([0.0, 0.0], name="w")
-
-    @tf.function
-    def step() -> Any:
-        return strategy.run(lambda: gx.tensorflow.apply(CLIP, [(tf.constant(W), w)])[0][0])
-
-    assert_ulp(step(), CLIPPED)
 
 
 def test_in_map_fn_and_while_loop() -> None:

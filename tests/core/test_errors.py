@@ -71,7 +71,8 @@ ORDERS = [("0", ValueError), ("0.5", ValueError), ("-1", ValueError), ("-inf", V
 FOREIGN = ["None", "3", "'clip_norm(1.0)'", "lambda g: g", "Half()", "gx.clip_norm", "gx.stop", "Half", "Counter",
            "gx.GradientTransformation"]  # fmt: skip
 NORMS = ["clip_norm(1.0)", "clip_norm(1.0, axes=0)", "clip_global_norm(1.0)", "clip_norm(1.0, ord=inf)",
-         "clip_value(1.0)", "scale(2.0)", "scale(1.0)", "chain(gx.identity(), gx.scale(0.5))", "sign()"]  # fmt: skip
+         "clip_value(1.0)", "scale(2.0)", "scale(1.0)", "chain(gx.identity(), gx.scale(0.5))", "sign()",
+         "clip_rms(1.0)", "zero_nonfinite()", "normalize_norm()"]  # fmt: skip
 WRONG: list[tuple[Any, ...]] = [
     # --- names of other libraries, and typos
     ("gx.clip_by_norm", AttributeError, "'clip_by_norm'; did you mean gx.clip_norm?"),

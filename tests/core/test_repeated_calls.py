@@ -70,9 +70,11 @@ def run(tx: gx.GradientTransformation, steps: list[Any], params: Any) -> Iterato
     """Yield updates and states; what is handed in is not written to, and has its class afterwards."""
     state = tx.init(params)
     for gradients in steps:
-        before = arrays([gradients, state]), optree.tree_map(np.copy, arrays([gradients, state]))
+        given = arrays([gradients, state, params])
+        before = given, optree.tree_map(np.copy, given)
         updates, new = updated(tx, gradients, state, params)
         assert_bits(*before)
+        assert not any(np.shares_memory(made, held) for made in arrays(updates) for held in arrays(new))
         assert optree.tree_structure(new) == optree.tree_structure(state)
         assert [type(leaf) for leaf in optree.tree_leaves([updates, new])] == [
             type(leaf) for leaf in optree.tree_leaves([gradients, state])

@@ -72,7 +72,7 @@ def test_in_a_processor_of_tensorflow(compiled: bool) -> None:
         assert_found(processor, due)
 
 
-@pytest.mark.parametrize("scaled", ["not", "outside", "inside", "by compile"])
+@pytest.mark.parametrize("scaled", ["not", "outside", "inside"])
 def test_in_a_wrapped_optimizer_of_keras(scaled: str) -> None:
     keras = pytest.importorskip("keras")
     w = keras.Variable(np.zeros(2, np.float32), name="w")
@@ -81,18 +81,6 @@ def test_in_a_wrapped_optimizer_of_keras(scaled: str) -> None:
         optimizer = gx.keras.wrap(keras.optimizers.LossScaleOptimizer(plain, initial_scale=1.0), TX)
     elif scaled == "inside":
         optimizer = keras.optimizers.LossScaleOptimizer(gx.keras.wrap(plain, TX), initial_scale=1.0)
-    elif scaled == "by compile":
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_float16")])
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy("mixed_float16")
-        try:
-            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            model.compile(gx.keras.wrap(plain, TX))
-        finally:
-            keras.config.set_dtype_policy(before)
-        optimizer = model.optimizer
-        assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        optimizer.initial_scale = 1.0
     else:
         optimizer = gx.keras.wrap(plain, TX)
     for function in (gx.metrics, gx.has_updated):

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from support import FRAMEWORKS, arrays, tensors
 
 import gradxform as gx
-from gradxform.backend import lookup
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(("ord", "wanted"), [(None, 5.0), (1, 7.0), (float("inf"), 4.0)])
-def test_the_norm_of_all_leaves(ord: Any, wanted: float, framework: str) -> None:
-    backend = lookup.backend(framework)
-    tree = [backend.from_numpy(np.float32([3.0, 0.0])), None, backend.from_numpy(np.float32([-4.0]))]
-    found = backend.to_numpy(gx.global_norm(tree, ord=ord))
-    assert (found.dtype, float(found)) == (np.float32, wanted)
-
-
-def test_a_tree_of_none_among_others_counts_as_zeros() -> None:
-    trees = [{"w": np.array([3.0])}, {"w": None}, {"w": np.array([6.0])}]
-    assert gx.mean(trees)["w"].tolist() == [3.0]
-    assert gx.pcgrad(trees, 0)["w"].tolist() == [9.0]
 
 
 def test_merged_trees_keep_their_dtype() -> None:

@@ -81,22 +81,6 @@ def test_whole_numbers_whose_sum_is_the_limit_are_not_clipped(make: Any, framewo
     assert run(framework, make(409.0, ord=1), tree)[0].tolist() == tree[0].tolist()
 
 
-def test_a_foreign_transformation_sees_the_parameters_of_its_gradients() -> None:
-    seen: list[Any] = []
-
-    class Watch:
-        def init(self, params: Any) -> tuple[()]:
-            return ()
-
-        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
-            seen.append(params)
-            return updates, state
-
-    tx, params = gx.masked(Watch(), "a"), {"a": f32(1), "b": f32(2)}
-    tx.update(params, tx.init(params), params)
-    assert seen[0]["b"] is None
-
-
 WITHIN = [gx.clip_norm(100.0), gx.chain(Same()), gx.chain(gx.clip_norm(100.0), gx.freeze("0"), Same())]
 THEN = [gx.clip_value(1.0), gx.scale(3.0), gx.clip_norm(1.0, axes=0), gx.masked(gx.clip_value(1.0), "0")]
 
@@ -131,14 +115,15 @@ def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
             tx(tensors(framework, {"head": f32(1), "encoder": [leaf]}))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0, 0]), (np.nan, [np.nan] * 2), (np.inf, [3, 4])])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
+@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0, 0]), (0.0, [0, 0]), (np.nan, [np.nan] * 2), (np.inf, [3, 4])])
+@pytest.mark.parametrize("make", [*MAKE, gx.clip_value])
 def test_an_array_limit_is_clamped_at_zero_and_nan_gives_nan(
-    make: Any, limit: float, wanted: Any, framework: str
+    make: Any, limit: float, wanted: Any, framework: str, mode: str
 ) -> None:
-    (out,) = run(framework, make(tensors(framework, np.array(limit, np.float32))), [f32(3, 4)])
-    assert max_ulp(out, f32(*wanted)) == 0
+    for given, right in ((f32(3, 4), f32(*wanted)), (f32(0, 0), 0 * f32(*wanted))):
+        (out,) = call(framework, mode, lambda c, tree: make(c)(tree), np.array(limit, np.float32), [given])
+        assert_ulp(out, right, 0)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -258,30 +243,6 @@ def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
         assert all(np.isnan(leaf).all() for leaf in clip(tree)), place
 
 
-@slow(XLA, framework="jax")
-@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
-@pytest.mark.parametrize("expression", ["clip_norm(1.0)", "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"])
-def test_chains_of_float64_clips(expression: str, framework: str) -> None:
-    pytest.importorskip(framework)
-    tx = gx.parse(expression)
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        tree = [rng.standard_normal(n) / np.maximum(np.abs(rng.standard_normal(n)), 1e-6) for n in (15, 1517, 301)]
-        right = parity.expected(tx, tree).values()
-        assert max(map(max_ulp, run(framework, tx, tree), right)) <= 16
-
-
-@slow(INDUCTOR)
-@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
-def test_double_precision_compiled_by_inductor() -> None:
-    pytest.importorskip("torch")
-    leaf = np.random.default_rng(0).standard_normal((5, 7)) * (1 + 2j)
-    over, ones = gx.clip_norm(0.7, axes=-1), gx.clip_norm(0.7, ord=1)
-    results = call("torch", "compiled", lambda real, whole: [over(real), ones(whole)], leaf.real.copy(), leaf)
-    for tx, given, got in zip((over, ones), (leaf.real, leaf), results, strict=True):
-        assert_ulp([got], list(parity.expected(tx, given).values()))
-
-
 # --- many leaves, which are worked on together -----------------------------------------------------------------------
 
 MANY = [
@@ -390,16 +351,6 @@ def test_rows_that_are_alike(framework: str, mode: str) -> None:
         tree = {"w": alike(seed)}
         ((result,), _) = run([tree], tree)
         assert_ulp(result.leaves, dict(parity.expected(tx, tree)), what=seed)
-
-
-@slow(TRACES)
-@pytest.mark.parametrize("size", [20_000, 300_001])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
-def test_large_leaves_under_tensorflows_xla(make: Any, size: int) -> None:
-    tf = pytest.importorskip("tensorflow")
-    leaf = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
-    out = tf.function(lambda grads: make(1.0)(grads), jit_compile=True)([tf.constant(leaf)])
-    assert max_ulp(out[0].numpy(), parity.expected(make(1.0), [leaf])["0"]) <= 2
 
 
 @pytest.mark.parametrize("size", [1e20, 1.0, 1e-15])

@@ -252,9 +252,6 @@ def optax() -> dict[str, Clips | Results]:
     def noise(tx: Any) -> Any:
         return tx.update(zeros := jnp.zeros(4000), tx.init(zeros))[0]
 
-    def soft(g: Any) -> Any:
-        return g / (1 + jnp.abs(g))
-
     def halved(g: Any, p: Any) -> Any:
         return jax.tree.map(lambda leaf: 0.5 * leaf, g)
 
@@ -316,7 +313,6 @@ def optax() -> dict[str, Clips | Results]:
             gx.partition({"a": gx.clip_value(0.5)}, default=o.sgd(0.5)),
         ),
         "stateless": alike(o.stateless(halved), gx.transform(lambda view: view.scaled(0.5))),
-        "stateless_with_tree_map": alike(o.stateless_with_tree_map(lambda g, p: soft(g)), gx.elementwise(soft)),
         "identity": alike(o.identity(), gx.identity()),
         "chain": alike(o.chain(o.clip(1.0), o.scale(-0.5)), gx.chain(gx.clip_value(1.0), gx.scale(-0.5))),
     }
@@ -414,7 +410,6 @@ def torch() -> dict[str, Clips | Results]:
         "get_total_norm": clips("torch", lambda g, c: utils.get_total_norm(g), lambda g, c: gx.global_norm(g)),
         "Tensor.register_hook": lambda: (gradient(hook), gradient(clipped)),
         "register_full_backward_hook": lambda: (gradient(layer("register_full_backward_hook")), gradient(tx)),
-        "register_full_backward_pre_hook": lambda: (gradient(layer("register_full_backward_pre_hook")), gradient(tx)),
         "register_post_accumulate_grad_hook": lambda: (train(after_each), train(attach(gx.clip_value(0.5)))),
         "register_step_pre_hook": lambda: (train(before_step), train(attach(gx.clip_value(0.5)))),
         "Tensor.detach": lambda: (gradient(torch.detach), gradient(gx.stop_gradient)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, INDUCTOR, MODES, STATEFUL, array, assert_bits, in_mode, slow, tensors
+from support import FRAMEWORKS, INDUCTOR, MODES, STATEFUL, assert_bits, in_mode, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -60,68 +60,3 @@ def test_a_state_goes_to_numpy_and_back(framework: str, name: str) -> None:
         again = gx.from_numpy(moved, like=tx.init(grads))
         assert_bits(again, state)
         assert_bits(tx.update(grads, again)[0], grads)
-
-
-def test_in_place() -> None:
-    for choice, name in CASES:
-        tx, tree = CHOICES[choice](STATEFUL[name]), optree.tree_map(np.copy, GRADS)
-        state = tx.init(tree)
-        for _ in range(3):
-            state = gx.numpy.apply_(tx, tree, state)
-            assert_bits(tree, GRADS)
-
-
-def test_in_a_session() -> None:
-    v1 = pytest.importorskip("tensorflow").compat.v1
-    with v1.Graph().as_default(), v1.Session() as session:
-        grads = optree.tree_map(v1.convert_to_tensor, GRADS)
-        for name in ("accumulate", "clip_percentile, per leaf", "clip_zscore, per leaf", "trace"):
-            tx = gx.masked(STATEFUL[name], nothing)
-            _, state = tx.update(grads, tx.init(grads))
-            updates, state = tx.update(grads, state)
-            assert all(leaf.graph is session.graph for leaf in optree.tree_leaves((updates, state)))
-            assert_bits(
-                dict(zip("bw", session.run([updates["b"], updates["w"]]), strict=True)) | {"unused": None}, GRADS
-            )
-
-
-def test_attached_to_an_optimizer_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    for choice, name in CASES:
-        w = torch.nn.Parameter(torch.zeros(2))
-        optimizer = torch.optim.SGD([("w", w)], lr=1.0)
-        handle = gx.torch.attach(optimizer, CHOICES[choice](STATEFUL[name]))
-        for step in (1.0, 2.0):
-            w.grad = torch.tensor([3.0, 4.0])
-            optimizer.step()
-            assert w.tolist() == [-3.0 * step, -4.0 * step], (choice, name)
-        handle.state = gx.to_numpy(handle.state)
-        optimizer.load_state_dict(optimizer.state_dict())
-
-
-@pytest.mark.filterwarnings("ignore:keras.wrap.* cannot be saved with the model:UserWarning")
-def test_wrapped_around_an_optimizer_of_keras() -> None:
-    keras = pytest.importorskip("keras")
-    for choice, name in CASES:
-        w = keras.Variable(np.zeros(2, np.float32), name="w")
-        optimizer = gx.keras.wrap(keras.optimizers.SGD(1.0), CHOICES[choice](STATEFUL[name]))
-        for step in (1.0, 2.0):
-            optimizer.apply([keras.ops.array([3.0, 4.0])], [w])
-            assert array(keras.ops.convert_to_tensor(w)).tolist() == [-3.0 * step, -4.0 * step], (choice, name)
-        optimizer.gradient_transformation_state = gx.to_numpy(optimizer.gradient_transformation_state)
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_in_a_processor_of_tensorflow(compiled: bool) -> None:
-    tf = pytest.importorskip("tensorflow")
-    for choice, name in CASES if not compiled else CASES[:4]:
-        w = tf.Variable([0.0, 0.0], name="w")
-        processor = gx.tensorflow.GradientProcessor(CHOICES[choice](STATEFUL[name]), [w])
-
-        def process(g: Any, processor: Any = processor, w: Any = w) -> Any:
-            return processor([(g, w)])[0][0]
-
-        process = tf.function(process) if compiled else process
-        for _ in range(2):
-            assert process(tf.constant([3.0, 4.0])).numpy().tolist() == [3.0, 4.0], (choice, name)
-        processor.state = gx.to_numpy(processor.state)

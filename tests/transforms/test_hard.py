@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ from support import (
     INF,
     MODES,
     NAN,
-    ROOT,
     XLA,
+    array,
     arrays,
     assert_bits,
     assert_ulp,
@@ -102,10 +103,8 @@ def clipped(make: Any, framework: str, mode: str, limits: list[Any], trees: list
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [*MODES, ("mlx", "eager")])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
-def test_hard_cases(make: Any, framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if framework == "mlx":
-        pytest.importorskip("mlx.core")
-        monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+def test_hard_cases(make: Any, framework: str, mode: str) -> None:
+    pytest.importorskip("mlx.core" if framework == "mlx" else framework)
     results = clipped(make, framework, mode, [case.limit for case in CASES], [case.given for case in CASES])
     for case, result in zip(CASES, results, strict=True):
         assert_ulp(result, case.together if make is gx.clip_global_norm else case.each, case.ulp, case.what)
@@ -125,10 +124,11 @@ def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: 
 
 
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), [*MODES, ("mlx", "eager")])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
 def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any, framework: str, mode: str) -> None:
+    pytest.importorskip("mlx.core" if framework == "mlx" else framework)
     if framework == "jax" and dtype is np.float64:
         pytest.skip("without 64 bits JAX has no such array")
     if (framework, mode) == ("torch", "compiled") and dtype is not np.float64:
@@ -137,60 +137,18 @@ def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any, framew
     assert_ulp(found, [f32(1.2, 1.6)])
 
 
-def _derivative(framework: str, mode: str, tx: Any, point: Any) -> Any:
-    """The derivative of the sum of the clipped gradients."""
-    if framework == "jax":
-        jax = pytest.importorskip("jax")
-        of = jax.grad(lambda x: tx(x).sum())
-        return np.asarray((jax.jit(of) if mode == "compiled" else of)(point))
-    if framework == "tensorflow":
-        tf = pytest.importorskip("tensorflow")
-
-        def of(x: Any) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                total = tf.reduce_sum(tx(x))
-            return tape.gradient(total, x)
-
-        return (tf.function(of) if mode == "compiled" else of)(tf.constant(point)).numpy()
-    torch = pytest.importorskip("torch")
-    x = torch.tensor(point, requires_grad=True)
-    (torch.compile(tx.__call__, fullgraph=True) if mode == "compiled" else tx)(x).sum().backward()
-    return x.grad.numpy()
+ROWS = f32(3, 4, 3e30, 4e30, 3e-30, 4e-30, 0, 0, NAN, 1, INF, 1).reshape(-1, 2)
 
 
-@by_inductor
-@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[0] != "numpy"])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
-def test_the_derivative_is_one_at_zero_and_the_tangent_beyond(make: Any, framework: str, mode: str) -> None:
-    for point, wanted in (((0, 0), (1, 1)), ((0.3, 0.4), (1, 1)), ((3, 4), (0.032, -0.024)), ((3e30, 4e30), None)):
-        got = _derivative(framework, mode, make(1.0), f32(*point))
-        right = f32(*wanted) if wanted is not None else f32(0.032e-30, -0.024e-30)
-        assert got == pytest.approx(right, rel=1e-5, abs=0), point
-
-
-@slow(EAGER, mode="eager")
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_the_whole_range_under_vmap(mode: str) -> None:
-    jax = pytest.importorskip("jax")
-    rows = f32(3, 4, 3e30, 4e30, 3e-30, 4e-30, 0, 0, NAN, 1, INF, 1).reshape(-1, 2)
-    wanted = [f32(0.6, 0.8), f32(0.6, 0.8), f32(3e-30, 4e-30), f32(0, 0), f32(NAN, NAN), f32(NAN, NAN)]
-    wide = [(row.astype(np.float64) ** 5 if np.isfinite(row).all() else row.astype(np.float64)) for row in rows]
-    for tx in (gx.clip_norm(1.0), gx.clip_global_norm(1.0)):
-        run = jax.vmap(tx)
-        got = (jax.jit(run) if mode == "compiled" else run)(rows)
-        assert_ulp(got, np.stack(wanted))
-        with jax.enable_x64(True):
-            doubles = (jax.jit(run) if mode == "compiled" else run)(np.stack(wide))
-        for row, result in zip(wide, doubles, strict=True):
-            assert_ulp([result], list(parity.expected(tx, [row]).values()))
-
-
-def test_the_whole_range_under_torchs_vmap() -> None:
-    torch = pytest.importorskip("torch")
-    rows = f32(3, 4, 3e30, 4e30, 3e-30, 4e-30, 0, 0, NAN, 1, INF, 1).reshape(-1, 2)
-    for dtype in (np.float32, np.float64):
+@slow(EAGER, framework="jax", mode="eager")
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "eager"), ("jax", "compiled"), ("torch", "eager")])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_whole_range_under_vmap(dtype: Any, framework: str, mode: str) -> None:
+    module = pytest.importorskip(framework)
+    with np.errstate(all="ignore"):
+        rows = ROWS if dtype is np.float32 else np.where(np.isfinite(ROWS), ROWS.astype(dtype) ** 5, ROWS)
+    with module.enable_x64(dtype is np.float64) if framework == "jax" else contextlib.nullcontext():
         for tx in (gx.clip_norm(1.0), gx.clip_global_norm(1.0)):
-            out = torch.func.vmap(tx)(torch.from_numpy(rows.astype(dtype))).numpy()
-            for row, result in zip(rows.astype(dtype), out, strict=True):
+            out = call(framework, mode, (module if framework == "jax" else module.func).vmap(tx), rows)
+            for row, result in zip(rows, array(out), strict=True):
                 assert_ulp([result], list(parity.expected(tx, [row]).values()))

@@ -212,10 +212,6 @@ def test_dtypes_together_bit_by_bit_in_eager(dtype: str) -> None:
 
 def test_several_dtypes_together() -> None:
     leaves = [np.float32([3, 4]), np.float16([30])]
-    for like in ("optax", "torch"):
-        pytest.importorskip(NEEDS.get(like, like))
-        native = peers.find("clip_global_norm", like)
-        assert distance(clipped(gx.clip_global_norm(0.7, like=like), HOME[like], leaves), native(leaves, 0.7)) <= 1
     for like in LIKE:
         wide = [leaf.astype(np.float64) for leaf in leaves]
         got = clipped(gx.clip_global_norm(0.7, like=like), "numpy", leaves)

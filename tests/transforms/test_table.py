@@ -113,16 +113,6 @@ def test_repr_builds_an_equal_transform(row: Row) -> None:
     assert hash(gx.parse(repr(row.tx))) == hash(row.tx)
 
 
-@pytest.mark.parametrize("row", registry.ROWS, ids=str)
-def test_the_input_is_left_as_it_was(row: Row) -> None:
-    tree, params = gradients("float32", matrix=row.matrix), gradients("float32", 99, matrix=row.matrix)
-    state = row.tx.init(params)
-    given = tree, state, params
-    before = optree.tree_map(np.copy, given)
-    row.tx.update(tree, state, params, **parity.beside(row.tx, params))
-    assert optree.tree_all(optree.tree_map(np.array_equal, given, before))
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("row", NORM_CLIPS, ids=str)
 def test_unclipped_is_untouched(row: Row, framework: str) -> None:
