@@ -242,6 +242,30 @@ def test_later_norms_exclude_a_clip(tmp_path: Path) -> None:
     assert "clipped" not in str(found)
 
 
+@pytest.mark.parametrize("steps", [2, 6])
+def test_a_mean_over_steps_is_no_certain_factor(steps: int, tmp_path: Path) -> None:
+    mean: dict[str, Any] = dict.fromkeys(SHAPES, np.float32(0.0))
+
+    def averaged(step: int, tree: dict[str, Any]) -> dict[str, Any]:
+        mean.update({path: np.float32(0.9 * mean[path] + 0.1 * g) for path, g in tree.items()})
+        return dict(mean)
+
+    assert not certain(runs(tmp_path, averaged, steps))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_parameters_recorded_after_the_step_are_no_certain_other_start(steps: int, tmp_path: Path) -> None:
+    one, other = gx.record(tmp_path / "a"), gx.record(tmp_path / "b")
+    parameters = normal(99)
+    for step in range(steps):
+        gradients, before = normal(step), parameters
+        parameters = {path: np.float32(p - 0.01 * gradients[path]) for path, p in before.items()}
+        one(step, gradients=gradients, parameters=before, loss=np.float32(2.0))
+        other(step, gradients=gradients, parameters=parameters, loss=np.float32(2.0))
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    assert certain(found) == ({"late_parameters"} if steps > 2 else set()), str(found)
+
+
 def test_rates_of_each_step_may_be_a_clip(tmp_path: Path) -> None:
     moves = sgd()
     found = trained(tmp_path, {}, {"optimizer": lambda step, name, g, p: (1 + step) * moves(step, name, g, p)})

@@ -157,10 +157,11 @@ def initial(e: Evidence) -> Iterator[Finding]:
             why = ": other seeds or initializers, or weights that were not copied"
         text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
     # Parameters after one step look like this: the next ones of the other run tell, from the third step on.
-    late = place is None and 2 * len(others) <= len(weights) and len(bad) == len(row) and len(e.steps) < 3
-    if late:
+    may_be_late = place is None and 2 * len(others) <= len(weights) and len(bad) == len(row) and len(e.steps) < 3
+    if may_be_late:
         text += " Either they start so, or one run records them after its step: a third step would decide."
-    yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad), "relative": largest}, is_certain=not late)
+    values = {"leaves": len(bad), "relative": largest}
+    yield Finding("initial", text, step, e.labels(bad), values, is_certain=not may_be_late)
 
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:
