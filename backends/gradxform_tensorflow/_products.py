@@ -19,7 +19,7 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.numerics.elementwise import Combination, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, in_steps, known_steps
-from gradxform_tensorflow import _private, _running
+from gradxform_tensorflow import _running
 from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
@@ -107,30 +107,14 @@ def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     out = []
     for leaf, factor, parts in zip(leaves, by, _products(leaves, by, far), strict=True):
         new = _joined([cast_to(part, leaf.dtype.real_dtype) for part in parts])
-        out.append(_unless_one(leaf, factor, new) if isinstance(factor, _Factor) else new)
+        out.append(_unless(tf.equal(factor.whole, 1.0), leaf, new) if isinstance(factor, _Factor) else new)
     return out
 
 
-def _unless_one(leaf: Any, factor: _Factor, new: Any) -> Any:
-    """Select the leaf where the factor is one: a product flushes small numbers. The derivative is the product's."""
-    one = tf.equal(factor.whole, 1.0)
-    if tf.executing_eagerly() or _private.is_recorded([factor.whole]):  # by a tape, which ignores a graph's overrides
-        return _selected_on_tape(one, leaf, new)
-    with tf.compat.v1.get_default_graph().gradient_override_map({"Select": _GRADIENT, "SelectV2": _GRADIENT}):
-        return Namespace.where(one, leaf, new)
-
-
-_GRADIENT = "GradxformProduct"
-
-
-@tf.RegisterGradient(_GRADIENT)
-def _product_gradient(_: Any, upstream: Any) -> tuple[None, None, Any]:
-    return None, None, upstream
-
-
 @tf.custom_gradient
-def _selected_on_tape(one: Any, leaf: Any, new: Any) -> Any:
-    return Namespace.where(one, leaf, new), lambda upstream: _product_gradient(None, upstream)
+def _unless(one: Any, leaf: Any, new: Any) -> Any:
+    """Select the leaf where the factor is one: a product flushes small numbers. The derivative is the product's."""
+    return Namespace.where(one, leaf, new), lambda upstream: (None, None, upstream)
 
 
 def _products(leaves: Sequence[Any], factors: Sequence[Any], far: Any) -> list[list[Any]]:
