@@ -132,16 +132,14 @@ def initial(e: Evidence) -> Iterator[Finding]:
         yield late
         return
     row, limit = rows[step], COPIES * e.arithmetic("parameters").unit
-    bad = [
-        i
-        for i, pair in enumerate(e.pairs)
-        if (d := row[i]) is not None and pair.sure >= SURE and d.relative > limit and not _is_sum(e, i, limit)
-    ]
+    there = {i: d for i, d in enumerate(row) if d is not None}
+    far = [i for i, d in there.items() if e.pairs[i].sure >= SURE and d.relative > limit]
+    bad = [i for i in far if not _is_sum(e, i, limit)]
     if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
-    largest = max(row[i].relative for i in bad)  # type: ignore[union-attr]
-    weights = [i for i in bad if e.has(i, "parameters", step) and row[i].size > 1]  # type: ignore[union-attr]
+    largest = max(there[i].relative for i in bad)
+    weights = [i for i in bad if e.has(i, "parameters", step) and there[i].size > 1]
     arrays = {i: e.arrays(i, "parameters", step) for i in weights}
     others = [i for i in weights if abs(cosine(*arrays[i])) < 0.5]
     ways = ((i, found[1]) for i in weights if (found := moved(*arrays[i], limit=1e-3)) is not None)
