@@ -129,11 +129,13 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     try:
         first = first_leaf(tree)
         found = _by_type.get(type(first)) or owner(unwrapped(first))
-        flat: tuple[list[Any], Any] = ([], None) if found is None else found.flatten(tree)
-        if found is None or (found.name == "numpy" and not belong(found, set(map(type, flat[0])))):
+        leaves, structure = ([], None) if found is None else found.flatten(tree)
+        if found is not None and belong(found, set(map(type, leaves))):
+            return found, (leaves, structure)
+        if found is None or found.name == "numpy":
             found = _engine(tree)
-            flat = ([], None) if found is None else found.flatten(tree)
-        return found, flat
+            leaves, structure = ([], None) if found is None else found.flatten(tree)
+        return found, (list(map(unwrapped, leaves)), structure)
     except RecursionError:
         raise ValueError("a list or dict in the tree contains itself, or is nested too deeply") from None
 

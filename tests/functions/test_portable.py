@@ -300,3 +300,11 @@ def test_what_does_not_fit(state: Any, like: Any, error: type[Exception], match:
 def test_traced_states_have_no_values(framework: str) -> None:
     with pytest.raises(TypeError, match="'a' has no values"):
         call(framework, "compiled", lambda tree: gx.to_numpy({"a": tree["x"]}) and tree, {"x": ZERO})
+
+
+def test_variables_of_keras_are_what_a_state_is_like() -> None:
+    keras = pytest.importorskip("keras")
+    like = {"net": {"bias": keras.Variable(np.zeros(2, np.float32))}, "scale": keras.Variable(np.float32(0))}
+    given = {"net": {"bias": np.float32([1, 2])}, "scale": np.float32(3)}
+    found = gx.to_numpy(gx.from_numpy(given, like=like))
+    assert found["net"]["bias"].tolist() == [1, 2] and found["scale"] == 3
