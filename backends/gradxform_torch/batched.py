@@ -14,11 +14,10 @@ from typing import Any
 import torch
 
 from gradxform.backend.protocol import Axes, pairs
-from gradxform.numerics import formulas, matrices, ranking, rescale, subsets
+from gradxform.numerics import formulas, matrices, ranking, subsets
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _foreach, _namespace, _private, parts
-from gradxform_torch._namespace import Namespace
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Leafwise, split
 
@@ -112,9 +111,7 @@ class Batched(Leafwise):
         """min(max(factor * leaf, low), high)."""
         if not _foreach.are_numbers(low, high):
             return super().clip(leaves, low, high, factors, inplace)
-        scaled: Sequence[torch.Tensor] = leaves
-        if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        scaled = self._scaled(leaves, factors, inplace)
         own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
         kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
         return _foreach.per_kind(functools.partial(_foreach.clamped, low=low, high=high), scaled, kinds)

@@ -101,9 +101,7 @@ class Host(Readable, Leafwise):
         """min(max(factor * leaf, low), high)."""
         if not _foreach.are_numbers(low, high):
             return super().clip(leaves, low, high, factors, inplace)
-        scaled: Sequence[torch.Tensor] = leaves
-        if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        scaled = self._scaled(leaves, factors, inplace)
         if low is high is None:
             return list(scaled)
         bounds = {dtype: [_rounded(bound, dtype) for bound in (low, high)] for dtype in {x.dtype for x in leaves}}

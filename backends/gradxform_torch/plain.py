@@ -140,13 +140,17 @@ class Leafwise(Plain):
         rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
         return [super(Leafwise, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
 
+    def _scaled(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> Sequence[torch.Tensor]:
+        """The leaves, or leaves times factors; half precision is not yet rounded."""
+        if factors is None:
+            return leaves
+        return self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+
     def clip(
         self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
     ) -> list[torch.Tensor]:
         """min(max(factor * leaf, low), high), in one pass."""
-        scaled: Sequence[torch.Tensor] = leaves
-        if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        scaled = self._scaled(leaves, factors, inplace)
         if low is high is None:
             return list(scaled)
         found = []
