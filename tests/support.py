@@ -75,7 +75,7 @@ GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.funct
 PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
 FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
 OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
-CHAINS = "compiles a random chain in three frameworks; five others stay quick"
+CHAINS = "compiles a random chain in three frameworks; two others stay quick"
 RUNS = "two training runs for each; every fault, and clean pairs of each network and optimizer, stay quick"
 LARGE = "reads tens of millions of elements several times"
 

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import transforms, update
-from support import NAN, XLA, assert_right, f32, shared_group, slow
+from support import NAN, TRACES, XLA, assert_right, f32, shared_group, slow
 
 import gradxform as gx
 from gradxform.proof import parity, registry
@@ -151,6 +151,7 @@ def test_reads_are_seen(reads: Any) -> None:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
+@slow(TRACES, lambda row: row.tx.stateful, mode="compiled")
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("row", registry.first(), ids=str)
 def test_right_numbers_on_an_accelerator(row: Row, mode: str, accelerator: None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import averages
 import numpy as np
 import pytest
+from support import INDUCTOR, slow
 
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.timing import Side
@@ -49,6 +50,7 @@ def test_lines_equal_the_transform(way: str, name: str) -> None:
     assert any(a.any() for a in own[-2])
 
 
+@slow(INDUCTOR)
 @pytest.mark.filterwarnings("default")
 def test_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(averages, "EFFORT", timing.Effort(0.0, 1, 1))

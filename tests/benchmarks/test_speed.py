@@ -367,7 +367,7 @@ def two_matrices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return run
 
 
-@slow(XLA, framework="jax")
+@slow(XLA, framework=("jax", "tensorflow"))
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matrices: Callable[..., Any]) -> None:
     done = two_matrices(framework, tmp_path)
