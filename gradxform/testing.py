@@ -100,7 +100,7 @@ def assert_parity(
                 kind = type(leaf).__name__
                 raise TypeError(f"assert_parity: {what} must be a tree of NumPy arrays, and a leaf is a {kind}")
     steps = [grads] * (3 if tx.stateful else 1)
-    runs = [parity.run_steps(tx, steps, params, name, mode)[0] for name in names for mode in parity.modes_of(name)]
+    runs = [parity.runner(tx, name, mode)(steps, params)[0] for name in names for mode in parity.modes_of(name)]
     for result in (result for run in runs for result in run):
         if result.problem:
             raise AssertionError(f"{tx!r} in {result.framework} ({result.mode}): {result.problem}")
@@ -203,7 +203,7 @@ def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> 
     try:
         return parity.expected_steps(tx, steps, params)
     except NotImplementedError:
-        return [result.leaves for result in parity.run_steps(tx, steps, params, "numpy", "eager")[0]]
+        return [result.leaves for result in parity.runner(tx, "numpy", "eager")(steps, params)[0]]
 
 
 def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> list[str]:

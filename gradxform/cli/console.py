@@ -1,4 +1,4 @@
-"""What the commands share: lines, progress bars, checks of names, Markdown tables, versions, quiet imports."""
+"""What the commands share: progress bars, Markdown tables, versions, quiet imports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 import gradxform
@@ -18,33 +19,26 @@ import gradxform
 _PACKAGES = ("numpy", "ml_dtypes", "jax", "jaxlib", "optax", "tensorflow", "keras", "torch", "mlx")
 
 
-def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line verbatim, without markup or wrapping."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def progress(console: Console, done: ProgressColumn | None = None, auto_refresh: bool = True) -> Progress:
+def progress(done: ProgressColumn | None = None, auto_refresh: bool = True) -> Progress:
     """Return a progress bar that disappears when the work is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), done or MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, auto_refresh=auto_refresh)
-
-
-def check_names(command: str, kind: str, given: Sequence[str] | None, known: Sequence[str]) -> None:
-    """Reject unknown names and empty lists.
-
-    Raises:
-        ValueError: lists the known names.
-    """
-    unknown = [name for name in given or () if name not in known]
-    if unknown or (given is not None and not given):
-        what = f"no {kind} is named {unknown[0]!r}" if unknown else f"no {kind} was given"
-        raise ValueError(f"{command}: {what}; the known ones are {', '.join(known)}")
+    return Progress(*columns, console=Console(), transient=True, auto_refresh=auto_refresh)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table: first column left-aligned, the others right-aligned."""
     lines = [headers, ["---", *("---:" for _ in headers[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def amount(value: int | None) -> str:
+    """Format a count; a dash if unknown."""
+    return "-" if value is None else f"{value:,}"
+
+
+def size(value: int | None) -> str:
+    """Format a number of bytes in a suitable unit; a dash if unknown."""
+    return "-" if value is None else decimal(value)
 
 
 def versions() -> dict[str, str]:
@@ -57,18 +51,12 @@ def versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def quiet(**environment: str) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence standard error by its file descriptor: TensorFlow's C++ code ignores `sys.stderr` and log levels.
 
     Triton, which `torch.compile` imports if it is installed, is imported before TensorFlow: both register the options
     of an LLVM, and Triton aborts the process if it comes second.
-
-    Args:
-        **environment: environment variables to set inside the block.
     """
-    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    before = {key: os.environ.get(key) for key in environment}
-    os.environ.update(environment)
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as sink:
@@ -81,6 +69,3 @@ def quiet(**environment: str) -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        for key, value in before.items():
-            os.environ.pop(key)
-            os.environ.update({key: value} if value is not None else {})

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
-from rich.console import Console
+import typer
 
-from gradxform.cli.console import quiet, say
+from gradxform.backend.errors import meant
+from gradxform.cli.console import quiet
 from gradxform.cli.frameworks import program, title
+from gradxform.cli.options import DEVICES, listed
 from gradxform.proof.place import Absent, Place
 from gradxform.testing import frameworks_or_installed
 
-NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
-"""Accepted names. "gpu" is any of the next four that a framework has."""
-HELP = f"One of {', '.join(NAMES)}, optionally with an index: cuda:1. Also counts operations and memory."
 OPERATIONS = (
     "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
     "steps on the CPU, where NumPy does part of the work"
@@ -29,10 +27,9 @@ def parse(command: str, asked: str) -> tuple[str, int]:
         ValueError: the name is unknown or the index is not a number.
     """
     name, colon, index = asked.strip().lower().partition(":")
-    if name not in NAMES:
-        close = difflib.get_close_matches(name, NAMES, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{command}: no device is named {asked!r}{hint}; the known ones are {', '.join(NAMES)}")
+    if name not in DEVICES:
+        hint = f" (did you mean {close!r}?)" if (close := meant(name, DEVICES)) else ""
+        raise ValueError(f"{command}: no device is named {asked!r}{hint}; the known ones are {', '.join(DEVICES)}")
     if colon and not index.isdecimal():
         raise ValueError(f"{command}: --device {asked!r} must end with a number after the colon, as in '{name}:0'")
     return name, int(index or 0)
@@ -48,7 +45,7 @@ def find(framework: str, name: str | None = None, index: int = 0) -> Place:
         return program(framework).find(name, index)
 
 
-def places(command: str, asked: str | None, frameworks: Iterable[str], console: Console) -> dict[str, Place]:
+def places(command: str, asked: str | None, frameworks: Iterable[str]) -> dict[str, Place]:
     """Return the device of each framework, by default its own; print which frameworks are left out and why.
 
     Raises:
@@ -61,7 +58,7 @@ def places(command: str, asked: str | None, frameworks: Iterable[str], console: 
             found[framework] = find(framework, name, index)
         except Absent as error:
             absent.append(framework)
-            say(console, f"left out: {title(framework)}, {error}")
+            typer.echo(f"left out: {title(framework)}, {error}")
     if not found and asked is None:
         raise ValueError(f"{command}: none of {', '.join(absent)} is installed")
     if not found:
@@ -69,14 +66,12 @@ def places(command: str, asked: str | None, frameworks: Iterable[str], console: 
     return found
 
 
-def choose(
-    command: str, asked: str | None, frameworks: Sequence[str] | None, console: Console
-) -> tuple[list[str], dict[str, Place] | None, str]:
+def choose(command: str, asked: str | None, frameworks: str | None) -> tuple[list[str], dict[str, Place], str]:
     """Return the frameworks to compare, their devices if one is asked for, and both in words."""
-    names = frameworks_or_installed(command, frameworks)
+    names = frameworks_or_installed(command, listed(frameworks))
     if asked is None:
-        return names, None, ", ".join(names)
-    found = places(command, asked, names, console)
+        return names, {}, ", ".join(names)
+    found = places(command, asked, names)
     return list(found), found, ran_on(found)
 
 
@@ -84,27 +79,12 @@ def here(frameworks: Iterable[str]) -> str:
     """Return the available devices, each with the frameworks that have it."""
     owners: dict[str, dict[str, None]] = {}
     for framework in frameworks:
-        for name in NAMES:
+        for name in DEVICES:
             with contextlib.suppress(Absent):
                 owners.setdefault(str(find(framework, name)), {})[title(framework)] = None
     return "; ".join(f"{words} ({', '.join(names)})" for words, names in owners.items()) or "none"
 
 
-def ran_on(places: dict[str, Place]) -> str:
+def ran_on(places: Mapping[str, Place]) -> str:
     """Return each framework and its device in words."""
     return "; ".join(f"{title(framework)} on {place}" for framework, place in places.items())
-
-
-def amount(value: int | None) -> str:
-    """Format a count; a dash if unknown."""
-    return "-" if value is None else f"{value:,}"
-
-
-def size(value: float | None) -> str:
-    """Format bytes in a suitable unit; a dash if unknown."""
-    if value is None:
-        return "-"
-    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= least:
-            return f"{value / least:.3g} {unit}"
-    return f"{value:g} B"

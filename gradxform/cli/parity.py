@@ -3,86 +3,67 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from gradxform.cli import device
-from gradxform.cli.console import quiet, say
+import gradxform
+from gradxform.cli import device as devices
+from gradxform.cli.console import amount, quiet, size
 from gradxform.cli.demo.task import gradients_of_digits
 from gradxform.cli.gradients import read
+from gradxform.cli.options import DEFAULT_CHAIN, Chain, Device, Frameworks, Gradients
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
 from gradxform.proof.gradients import Leaf, edge
 from gradxform.proof.place import Place
 
+_HEADERS = ("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
+
 
 def run(
-    tx: GradientTransformation,
-    gradients: Path | None,
-    frameworks: Sequence[str] | None,
-    console: Console,
-    asked: str | None = None,
+    chain: Chain = DEFAULT_CHAIN, gradients: Gradients = None, frameworks: Frameworks = None, device: Device = None
 ) -> int:
-    """Compare frameworks on the requested device, print a table, and return 1 if a difference is over budget."""
+    """Run a chain on the same gradients in every framework, eager and compiled, and compare with the exact result."""
+    tx = gradxform.parse(chain)
     if tx.stateful:
         raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
-    names, places, where = device.choose("parity", asked, frameworks, console)
+    names, places, where = devices.choose("parity", device, frameworks)
     if gradients is None:
         cases = {"a step on digits": gradients_of_digits(), **hard_cases(tx)}
     else:
         cases = {gradients.name: read("parity", gradients)}
+    console = Console()
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
-    say(console, f"the reference has {described()}")
-    results, wanted = measured(tx, cases, names, places, console)
+    typer.echo(f"the reference has {described()}")
+    results, wanted = measured(tx, cases, names, places)
     table, over = _table(list(cases), results, wanted)
     console.print(table)
-    if places is not None:
-        _print_costs(tx, next(iter(cases.items())), places, console)
+    if places:
+        name, tree = next(iter(cases.items()))
+        console.print(_costs(tx, name, tree, places))
+        typer.echo(f"{devices.OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown")
     largest = _between(results) or "none, all are bit-identical"
     console.print(f"largest difference between two frameworks or modes: {largest}", highlight=False)
     if over:
-        console.print(
-            f"[red]over budget (2 ULP; 1 for float16 and bfloat16, 16 for float64):[/red] {over[0]}", highlight=False
-        )
-    return 1 if over else 0
+        budgets = "over budget (2 ULP; 1 for float16 and bfloat16, 16 for float64)"
+        console.print(f"[red]{budgets}:[/red] {over[0]}", highlight=False)
+    return int(bool(over))
 
 
 def measured(
-    tx: GradientTransformation,
-    cases: dict[str, Any],
-    frameworks: Sequence[str],
-    places: dict[str, Place] | None,
-    console: Console,
+    tx: GradientTransformation, cases: Mapping[str, Any], frameworks: Sequence[str], places: Mapping[str, Place]
 ) -> tuple[list[list[parity.Result]], list[parity.Expected]]:
     """Return the results of each framework and mode, and those of the reference."""
-    with console.status("running eager and compiled ..."), quiet():
-        results = parity.run(tx, list(cases.values()), frameworks, places=places)
+    with Console().status("running eager and compiled ..."), quiet():
+        modes = [(name, mode) for name in frameworks for mode in parity.modes_of(name)]
+        results = [parity.run(tx, list(cases.values()), name, mode, places.get(name)) for name, mode in modes]
         return results, [parity.expected(tx, case) for case in cases.values()]
-
-
-def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
-    """Print the cost of a step on the first tree, by framework and mode."""
-    name, tree = case
-    size = device.size(sum(leaf.nbytes for leaf in tree.values()))
-    table = Table("framework and mode", "ran on", title=f"one step on {name}, {len(tree)} leaves, {size}")
-    table.title_justify = "left"
-    for header in ("operations", "peak memory", "read and written"):
-        table.add_column(header, justify="right")
-    with console.status("counting ..."), quiet():
-        for framework, place in places.items():
-            for mode in () if place.lacks(tree) else parity.modes_of(framework):
-                cost = parity.cost(tx, tree, framework, mode, place)
-                numbers = device.amount(cost.operations), device.size(cost.peak), device.size(cost.accessed)
-                table.add_row(f"{framework} {mode}", str(place), *numbers)
-    console.print(table)
-    say(console, device.OPERATIONS)
-    say(console, "peak memory: in addition to the gradients, with results; - if unknown")
 
 
 def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
@@ -102,28 +83,41 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
     }
 
 
+def _costs(tx: GradientTransformation, name: str, tree: Any, places: Mapping[str, Place]) -> Table:
+    """Return the cost of a step by framework and mode."""
+    about = f"one step on {name}, {len(tree)} leaves, {size(sum(leaf.nbytes for leaf in tree.values()))}"
+    table = Table("framework and mode", "ran on", title=about, title_justify="left")
+    for header in ("operations", "peak memory", "read and written"):
+        table.add_column(header, justify="right")
+    with Console().status("counting ..."), quiet():
+        for framework, place in places.items():
+            for mode in () if place.lacks(tree) else parity.modes_of(framework):
+                cost = parity.cost(tx, tree, framework, mode, place)
+                numbers = amount(cost.operations), size(cost.peak), size(cost.accessed)
+                table.add_row(f"{framework} {mode}", str(place), *numbers)
+    return table
+
+
 def _table(
     cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Expected]
 ) -> tuple[Table, list[str]]:
     """Return a row per outcome of a case, with the frameworks that had it, and the results over budget."""
-    table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
-    over: list[str] = []
-    for i, case in enumerate(cases):
+    table, over = Table(*_HEADERS), []
+    for case, right, *row in zip(cases, wanted, *results, strict=True):
         outcomes: dict[tuple[str, str, str], list[str]] = {}
-        for result in (row[i] for row in results):
-            who = f"{result.framework} {result.mode}"
+        for result in row:
             outcome, beyond = ("-", result.problem or f"left out: {result.left_out}", ""), result.problem
             if result.leaves:
-                first, largest = parity.differences(result.leaves, wanted[i])
+                first, largest = parity.differences(result.leaves, right)
                 same = "the same" if first and first == largest else str(largest or "")
                 outcome = (f"{largest.ulp:g}" if largest else "0", str(first or ""), same)
-                beyond = str(parity.beyond(result.leaves, wanted[i], wanted[i].terms, 2) or "")
-            outcomes.setdefault(outcome, []).append(who)
+                beyond = str(parity.beyond(result.leaves, right, right.terms, 2) or "")
+            outcomes.setdefault(outcome, []).append(result.where)
             if beyond:
-                over.append(f"{case}, {who}: {beyond}")
-        for outcome, who_had_it in outcomes.items():
+                over.append(f"{case}, {result.where}: {beyond}")
+        for outcome, had_it in outcomes.items():
             everyone = len(outcomes) == 1 and len(results) > 1
-            table.add_row(case, "all" if everyone else "\n".join(who_had_it), *outcome)
+            table.add_row(case, "all" if everyone else "\n".join(had_it), *outcome)
         table.add_section()
     return table, over
 

@@ -3,59 +3,45 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+import typer
 
 import gradxform
-from gradxform.cli import device
-from gradxform.cli.console import say, table, versions
+from gradxform.cli import device as devices
+from gradxform.cli.console import table, versions
 from gradxform.cli.gradients import read
+from gradxform.cli.options import Device, Frameworks, Gradients, OptionalChain
 from gradxform.cli.parity import hard_cases, measured
-from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
 
 
 def run(
-    tx: GradientTransformation | None,
-    gradients: Path | None,
-    frameworks: Sequence[str] | None,
-    console: Console,
-    asked: str | None = None,
+    chain: OptionalChain = None, gradients: Gradients = None, frameworks: Frameworks = None, device: Device = None
 ) -> int:
-    """Print versions and devices; with a chain, the distance of each result from the reference.
-
-    Raises:
-        ValueError: a framework is unknown, no framework has the device, or gradients are missing or unreadable.
-    """
-    names, places, where = device.choose("report", asked, frameworks, console)
+    """Print what to paste into a bug report: versions, devices, the gradients, and each result's distance in ULP."""
+    tx = None if chain is None else gradxform.parse(chain)
+    names, places, where = devices.choose("report", device, frameworks)
     tree = None if gradients is None else read("report", gradients)
-    for part in _environment(names):
-        say(console, part)
+    typer.echo(f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}")
+    typer.echo(f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}")
+    typer.echo(f"- Devices: {devices.here(names)}")
     if tx is not None:
-        say(console, f"- Reference: {described()}")
+        typer.echo(f"- Reference: {described()}")
     if tree is not None and gradients is not None:
-        say(console, f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
+        typer.echo(f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
     if tx is not None:
         cases = hard_cases(tx) if tree is None else {"": tree}
         if not cases:
             raise ValueError(f"report: {tx!r} selects by path or axes, so it needs --gradients")
-        results, wanted = measured(tx, cases, names, places, console)
-        on = "" if places is None else f" ({where})"
-        say(console, f"\nFirst step of `{tx!r}`{on}, with the gradients as parameters:\n")
-        say(console, _distances(list(cases), results, wanted))
+        results, wanted = measured(tx, cases, names, places)
+        rows = (_distances(list(cases), row, wanted) for row in results)
+        typer.echo(f"\nFirst step of `{tx!r}`{f' ({where})' if places else ''}, with the gradients as parameters:\n")
+        typer.echo(table(("framework and mode", "ULP", "largest distance", "problem"), rows))
     return 0
-
-
-def _environment(frameworks: Sequence[str]) -> Iterator[str]:
-    """Yield platform, versions and devices."""
-    yield f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}"
-    yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}"
-    yield f"- Devices: {device.here(frameworks)}"
 
 
 def _described(tree: dict[str, Any]) -> str:
@@ -69,20 +55,14 @@ def _described(tree: dict[str, Any]) -> str:
     return table(("gradient", "dtype", "shape", "not finite", "norm"), rows)
 
 
-def _distances(
-    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
-) -> str:
-    """Return a table of the largest distance from the reference, and its place, by framework and mode."""
-    rows = []
-    for row in results:
-        worst, place, problems = None, "", []
-        for case, result, right in zip(cases, row, wanted, strict=True):
-            if result.leaves:
-                _, largest = parity.differences(result.leaves, right)
-                worst, place = (largest, case) if parity.larger(worst, largest) is not worst else (worst, place)
-            else:
-                problems.append(f"{case} {result.problem or f'left out: {result.left_out}'}".strip())
-        ulp = f"{worst.ulp:g}" if worst else "-" if len(problems) == len(row) else "0"
-        where = f"{place} {worst}".strip() if worst else ""
-        rows.append((f"{row[0].framework} {row[0].mode}", ulp, where, "; ".join(problems)))
-    return table(("framework and mode", "ULP", "largest distance", "problem"), rows)
+def _distances(cases: Sequence[str], row: Sequence[parity.Result], wanted: Sequence[parity.Leaves]) -> list[str]:
+    """Return framework and mode, the largest distance from the reference, its place, and the cases without a result."""
+    worst, place, problems = None, "", []
+    for case, result, right in zip(cases, row, wanted, strict=True):
+        if result.leaves:
+            _, largest = parity.differences(result.leaves, right)
+            worst, place = (largest, case) if parity.larger(worst, largest) is not worst else (worst, place)
+        else:
+            problems.append(f"{case} {result.problem or f'left out: {result.left_out}'}".strip())
+    ulp = f"{worst.ulp:g}" if worst else "-" if len(problems) == len(row) else "0"
+    return [row[0].where, ulp, f"{place} {worst}".strip() if worst else "", "; ".join(problems)]

@@ -63,6 +63,11 @@ class Result:
     left_out: str = ""
     """Why it was left out; then there are no leaves."""
 
+    @property
+    def where(self) -> str:
+        """Framework and mode."""
+        return f"{self.framework} {self.mode}"
+
 
 def _numpy() -> Backend:
     return lookup.backend("numpy")
@@ -78,39 +83,22 @@ def named_leaves(tree: Any, backend: Backend | None = None) -> Leaves:
 
 
 def run(
-    tx: GradientTransformation,
-    trees: Sequence[Any],
-    frameworks: Sequence[str],
-    modes: Sequence[str] = ("eager", "compiled"),
-    places: Mapping[str, Place] | None = None,
-) -> list[list[Result]]:
-    """Run the first step on trees of NumPy arrays; return one result per framework and mode and tree.
+    tx: GradientTransformation, trees: Sequence[Any], framework: str, mode: str, place: Place | None = None
+) -> list[Result]:
+    """Run the first step on trees of NumPy arrays, which are also the parameters; return one result per tree.
 
-    The gradients are also the parameters. Trees of one structure share a compilation. Trees with dtypes that a place
-    does not support are left out there.
+    Trees of one structure share a compilation. Trees with dtypes that the place does not support are left out.
     """
+    runners: dict[str, Runner] = {}
     results = []
-    for framework in frameworks:
-        place = (places or {}).get(framework)
-        for mode in (mode for mode in modes if mode in modes_of(framework)):
-            runners: dict[Any, Runner] = {}
-            row = []
-            for tree in trees:
-                if place is not None and (lacks := place.lacks(tree)):
-                    row.append(Result(framework, mode, {}, left_out=f"no {lacks} there"))
-                    continue
-                structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree, _numpy()).items()])
-                step = runners.setdefault(structure, runner(tx, framework, mode, place))
-                row.append(step([tree], tree)[0][0])
-            results.append(row)
+    for tree in trees:
+        if place is not None and (lacks := place.lacks(tree)):
+            results.append(Result(framework, mode, {}, left_out=f"no {lacks} there"))
+            continue
+        structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree, _numpy()).items()])
+        step = runners.setdefault(structure, runner(tx, framework, mode, place))
+        results.append(step([tree], tree)[0][0])
     return results
-
-
-def run_steps(
-    tx: GradientTransformation, steps: Sequence[Any], params: Any, framework: str, mode: str
-) -> tuple[list[Result], Any]:
-    """Run consecutive steps on similar trees of NumPy arrays; return the results and the last state."""
-    return runner(tx, framework, mode)(steps, params)
 
 
 def modes_of(framework: str) -> tuple[str, ...]:

@@ -25,14 +25,6 @@ class Cost(NamedTuple):
     """Bytes read and written, as counted by the compiler."""
 
 
-def nothing(_: Any) -> None:
-    """Wait for nothing: an array that has been returned has its values."""
-
-
-def _nothing_known(function: Callable[..., Any], *args: Any) -> Cost:
-    return Cost()
-
-
 @dataclass(frozen=True)
 class Place:
     """A device of one framework."""
@@ -47,11 +39,11 @@ class Place:
     """A context in which code runs on this device."""
     lies: Callable[[Any], bool] = lambda leaf: True
     """Whether an array is on this device."""
-    cost: Callable[..., Cost] = _nothing_known
+    cost: Callable[..., Cost] = lambda function, *args: Cost()
     """`cost(function, *args)`: the cost of a call, eager or compiled by the framework."""
     without: tuple[str, ...] = ()
     """The dtypes that the device does not support."""
-    wait: Callable[[Any], Any] = nothing
+    wait: Callable[[Any], Any] = lambda result: None
     """Wait for a result."""
 
     def lacks(self, tree: Any) -> str:

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
 from parity_page.groups import Sizes
 from parity_page.measure import Numbers, rounds
 from parity_page.native import natives
 from parity_page.report import page
-from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device, writing
-from gradxform.cli.console import progress, quiet, say
+from gradxform.cli.console import progress, quiet
 from gradxform.proof.place import Place
 from gradxform.proof.registry import ROWS
 from gradxform.testing import frameworks_or_installed
@@ -24,7 +24,7 @@ from gradxform.testing import frameworks_or_installed
 SIZES = Sizes()
 
 
-def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: str | None = None) -> int:
+def run(frameworks: Sequence[str] | None, out: Path, asked: str | None = None) -> int:
     """Measure everything, write the page, and return 1 if a result is over its budget.
 
     Raises:
@@ -35,27 +35,27 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
     chosen = "" if frameworks is None else f" --frameworks {','.join(names)}"
     places: dict[str, Place] = {}
     if asked is not None:
-        places = device.places("parity", asked, names, console)
+        places = device.places("parity", asked, names)
         names, chosen = list(places), f"{chosen} --device {asked}"
-        say(console, f"measured: {device.ran_on(places)}")
-    numbers = _measure(names, frameworks is None, places, console)
+        typer.echo(f"measured: {device.ran_on(places)}")
+    numbers = _measure(names, frameworks is None, places)
     command = f"python tests/benchmarks/write_parity.py{chosen} --out {shlex.quote(out.name)}"
     with writing.whole(out) as part:
         part.write_text(page(numbers, SIZES, command, device.ran_on(places)), encoding="utf-8")
-    say(console, f"written: {out}")
+    typer.echo(f"written: {out}")
     for line in numbers.over:
-        say(console, f"over budget: {line}", "red")
+        typer.secho(f"over budget: {line}", fg="red")
     if not numbers.over:
-        console.print("every result is within its budget", style="green")
+        typer.secho("every result is within its budget", fg="green")
     return int(bool(numbers.over))
 
 
-def _measure(names: Sequence[str], everything: bool, places: dict[str, Place], console: Console) -> Numbers:
+def _measure(names: Sequence[str], everything: bool, places: dict[str, Place]) -> Numbers:
     """Measure transform by transform."""
     numbers = Numbers()
     with quiet():
         peers = natives(names, everything)
-    with progress(console, TaskProgressColumn()) as shown:
+    with progress(TaskProgressColumn()) as shown:
         bar = shown.add_task("", total=len(ROWS))
         for steps in rounds(names, peers, SIZES, numbers, places):
             for step in steps:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", help="the device to measure on, such as cuda or tpu")
     parser.add_argument("--out", type=Path, default=Path("parity.md"), help="the page to write")
     given = parser.parse_args(arguments)
-    return run(given.frameworks, given.out, Console(), given.device)
+    return run(given.frameworks, given.out, given.device)
 
 
 if __name__ == "__main__":

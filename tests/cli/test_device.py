@@ -63,7 +63,7 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
     for mode in parity.modes_of(framework):
         (line,) = re.findall(rf"^│ {framework} {mode} .*│ cpu .*$", result.output, re.MULTILINE)
         assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # the only one that reports everything
-    assert "one step on g.npz, 2 leaves, 16 B" in result.output
+    assert "one step on g.npz, 2 leaves, 16 bytes" in result.output
 
 
 @slow(XLA, framework=("jax", "tensorflow"))

@@ -169,7 +169,7 @@ def test_a_gradient_that_is_frozen_or_masked_out_has_no_norm_in_a_table(hole: An
 def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mode: str, expression: str) -> None:
     """Finite elements with an infinite mean; parameters with an infinite norm set no limit."""
     given = {"w": np.array([[np.inf, 1.0, 2.0], [3.0, 4.0, 5.0]]), "b": np.array([1.0, -np.inf])}
-    (result,), _ = parity.run_steps(gx.parse(expression), [given], given, framework, mode)
+    (result,), _ = parity.runner(gx.parse(expression), framework, mode)([given], given)
     (wanted,) = parity.expected_steps(gx.parse(expression), [given], given)
     assert any(np.isinf(leaf).any() for leaf in wanted.values())
     assert_expected(result.leaves, wanted)
@@ -261,7 +261,7 @@ def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
     tx = eval(expression, {**vars(gx), "halving": halving})
     assert tx.stateful
     steps, params = [few("float32", step) for step in range(3)], few("float32", 99)
-    results, state = parity.run_steps(tx, steps, params, framework, "eager")
+    results, state = parity.runner(tx, framework, "eager")(steps, params)
     assert 3 in [array(leaf) for leaf in optree.tree_leaves(state) if array(leaf).shape == ()]
     for step, wanted in enumerate(parity.expected_steps(tx, steps, params)):
         assert_expected(results[step].leaves, wanted, f"step {step}")
@@ -324,7 +324,7 @@ def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> 
         pytest.skip("inductor takes its time; float64 computes the same and more")
     zeros = {"w": np.zeros((3, 5), dtype), "b": np.zeros(33000 if mode == "eager" else 7, dtype)}
     tx, steps = gx.add_noise(1.0, seed=-5), [zeros, zeros]
-    results, _ = parity.run_steps(tx, steps, zeros, framework, mode)
+    results, _ = parity.runner(tx, framework, mode)(steps, zeros)
     for got, wanted in zip(results, parity.expected_steps(tx, steps, zeros), strict=True):
         assert_expected(got.leaves, wanted)
 
@@ -420,7 +420,7 @@ def soft(g: Any) -> Any:
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_function_of_ones_own_runs_everywhere(framework: str, mode: str) -> None:
     given = gradients("float32")
-    ((result,),) = parity.run(gx.chain(gx.scale(2.0), gx.elementwise(capped)), [given], [framework], [mode])
+    (result,) = parity.run(gx.chain(gx.scale(2.0), gx.elementwise(capped)), [given], framework, mode)
     assert not result.problem
     for path, leaf in parity.named_leaves(given).items():
         x = 2 * leaf.astype(np.float64)
@@ -431,7 +431,7 @@ def test_a_function_of_ones_own_runs_everywhere(framework: str, mode: str) -> No
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_transform_of_ones_own_over_the_view(framework: str, mode: str) -> None:
     given = {"a": np.float32([3.0, 0.0]), "b": [np.float32([4.0])]}
-    ((result,),) = parity.run(gx.chain(gx.transform(soft), gx.scale(6.0)), [given], [framework], [mode])
+    (result,) = parity.run(gx.chain(gx.transform(soft), gx.scale(6.0)), [given], framework, mode)
     assert (result.leaves["a"].tolist(), result.leaves["b/0"].tolist()) == ([3.0, 0.0], [4.0])
 
 

@@ -106,7 +106,7 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
     tx = getattr(gx, transform)(0.7, like=like)
     dtypes = ["float32", "float16"] if mode == "compiled" else DTYPES
     trees = {dtype: whole(dtype, 3) for dtype in dtypes}
-    ((*results,),) = parity.run(tx, list(trees.values()), [framework], [mode])
+    results = parity.run(tx, list(trees.values()), framework, mode)
     for (dtype, tree), result in zip(trees.items(), results, strict=True):
         assert not result.problem, f"{dtype}: {result.problem}"
         _, worst = parity.differences(result.leaves, parity.expected(tx, tree))

@@ -117,7 +117,7 @@ def test_repr_builds_an_equal_transform(row: Row) -> None:
 @pytest.mark.parametrize("row", NORM_CLIPS, ids=str)
 def test_unclipped_is_untouched(row: Row, framework: str) -> None:
     tree = optree.tree_map(lambda leaf: leaf * np.float32(1e-6), gradients("float32", matrix=row.matrix))
-    ((result,),) = parity.run(row.tx, [tree], [framework], ["eager"])
+    (result,) = parity.run(row.tx, [tree], framework, "eager")
     for path, leaf in parity.named_leaves(tree).items():
         assert leaf.tobytes() == result.leaves[path].tobytes(), path
 

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from gradxform.cli.bench.timing import Line, Spread
 from gradxform.cli.bench.workloads import chain_title
-from gradxform.cli.device import OPERATIONS, amount
+from gradxform.cli.console import amount
+from gradxform.cli.device import OPERATIONS
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
 from rich.console import Console
 
 from gradxform.backend import lookup
-from gradxform.cli import device, writing
+from gradxform.cli import device as devices
+from gradxform.cli import writing
 from gradxform.cli.bench import report
 from gradxform.cli.bench.report import Measurements
-from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measure, nothing
+from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measure
 from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, Step, chain_title, gradients, transformation
-from gradxform.cli.console import check_names, progress, say, versions
+from gradxform.cli.console import progress, versions
 from gradxform.cli.frameworks import program, title
-from gradxform.cli.frameworks.interface import Mode, Program, Tree, Work
+from gradxform.cli.frameworks.interface import Mode, Tree, Work
+from gradxform.cli.options import Device, Frameworks, checked
 from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
 """Smallest tree, in bytes, whose memory is reported; below it, allocator caches hide the use."""
+_MANY = 500
+"""Leaves above which some compiled modes are left out: XLA takes minutes for norms of 2000."""
 
 
 class Plan(NamedTuple):
@@ -40,75 +46,42 @@ class Plan(NamedTuple):
     chains: Sequence[Chain]
     effort: Effort
     longest_compiled: int
-    """Longest chain for compiled modes on trees with more than 500 leaves. XLA takes minutes for norms of 2000."""
+    """Longest chain for compiled modes on trees with many leaves."""
 
     def chains_of(self, tree: str) -> Sequence[Chain]:
         """The chains to measure on a tree: Muon takes matrices only."""
         return (MUON,) if tree == "matrices" else self.chains
 
-    def pairs(self, programs: Mapping[str, Program], tree: str) -> list[tuple[str, Mode, Chain]]:
-        """Each framework, mode and chain to measure on a tree."""
-        few = len(TREES[tree]()) <= 500
-        return [
-            (framework, mode, chain)
-            for framework, own in programs.items()
-            for mode in own.MODES
-            for chain in self.chains_of(tree)
-            if few or not mode.compiled or len(CHAINS[chain]) <= self.longest_compiled
-        ]
-
-    def left_out(self, programs: Mapping[str, Program]) -> list[str]:
-        """What it leaves out, in words."""
-        everything = self._replace(longest_compiled=max(map(len, CHAINS.values())))
-        if all(self.pairs(programs, tree) == everything.pairs(programs, tree) for tree in self.trees):
-            return []
-        longer = f"chains longer than {self.longest_compiled}" if self.longest_compiled else "all chains, see --full"
-        return [f"left out: compiled modes for trees with more than 500 leaves, {longer}"]
+    def takes(self, tree: str, mode: Mode, chain: Chain) -> bool:
+        """Whether it measures a chain in a mode."""
+        return not mode.compiled or len(CHAINS[chain]) <= self.longest_compiled or len(TREES[tree]()) <= _MANY
 
 
 QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), longest_compiled=0)
 FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), longest_compiled=3)
+_UNITS = {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"}
 
 
 def run(
-    quick: bool,
-    frameworks: Sequence[str] | None,
-    trees: Sequence[str] | None,
-    out: Path,
-    console: Console,
-    asked: str | None = None,
+    quick: Annotated[
+        bool, typer.Option("--quick/--full", help="Without GPT-2 and the longest chain, or everything.")
+    ] = True,
+    frameworks: Frameworks = None,
+    device: Device = None,
+    trees: Annotated[str | None, typer.Option(help=f"Some of {','.join(TREES)}.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for bench.json.")] = Path(),
 ) -> int:
-    """Measure, show a table for each tree, and write `bench.json`.
-
-    Args:
-        quick: measure without GPT-2 and the longest chain, with few repetitions.
-        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all. Frameworks that are not
-            installed are named and skipped.
-        trees: some of "mlp", "many", "resnet50", "gpt2", "matrices"; None for the default of the form.
-        out: the folder for the file; created if missing.
-        console: prints progress and tables.
-        asked: the device, such as "cuda"; also counts operations. None for each framework's default.
-
-    Returns:
-        The exit code, 0.
-
-    Raises:
-        ValueError: an unknown framework or tree, a device that no framework has, no installed framework, none that has
-            the native functions, or an `out` that is not a folder.
-        Disagreement: the two sides give different results.
-    """
-    check_names("bench", "framework", frameworks, lookup.FRAMEWORKS)
-    check_names("bench", "tree", trees, tuple(TREES))
+    """Time chains and the frameworks' own functions, in turn in one run."""
+    names = checked("bench", "framework", frameworks, lookup.FRAMEWORKS)
     plan = QUICK if quick else FULL
-    plan = plan if trees is None else plan._replace(trees=list(dict.fromkeys(trees)))
+    plan = plan if trees is None else plan._replace(trees=checked("bench", "tree", trees, tuple(TREES)))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"bench: {str(out)!r} cannot be a folder for bench.json ({error})") from error
     writing.check("bench", out / "bench.json")
-    wanted = list(dict.fromkeys(frameworks or lookup.FRAMEWORKS))
-    places = device.places("bench", asked, wanted, console)
-    options = {"--frameworks": ",".join(frameworks or ()), "--trees": ",".join(trees or ()), "--device": asked}
+    places = devices.places("bench", device, names)
+    options = {"--frameworks": frameworks, "--trees": trees, "--device": device}
     words = [f"{option} {value}" for option, value in options.items() if value]
     about: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -117,26 +90,27 @@ def run(
         "versions": versions(),
         "machine": machine(),
         "devices": {name: str(place) for name, place in places.items()},
-        "left_out": [name for name in wanted if name not in places],
+        "left_out": [name for name in names if name not in places],
     }
-    if asked is not None:
-        about["device"] = asked
-        say(console, f"measured: {device.ran_on(places)}")
-    _warn_if_busy(about["machine"], console)
-    programs = {name: program(name) for name in places}
-    results = _measure_all(plan, programs, places, asked is not None, console)
+    if device is not None:
+        about["device"] = device
+        typer.echo(f"measured: {devices.ran_on(places)}")
+    load, cores = about["machine"]["load_at_start"], about["machine"]["cores"]
+    if load is not None and load > cores / 2:
+        busy = f"this machine is busy (load {load:.1f} on {cores} cores): expect noisy ratios and long times"
+        typer.secho(busy, fg="yellow")
+    results, left_out = _measured(plan, places, device is not None)
     if not any(result.lines for result in results):
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
     about["explanation"] = [
         *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
-        *report.explanation(asked is not None),
-        *plan.left_out(programs),
+        *report.explanation(device is not None),
+        *left_out,
     ]
-    shown = "\n".join(about["explanation"])
-    console.print(f"\n{shown}\n\n{report.verdict(results)}", markup=False, highlight=False)
+    typer.echo("\n".join(["", *about["explanation"], "", report.verdict(results)]))
     about |= {
-        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"},
+        "units": _UNITS,
         "chains": {str(chain): repr(tx) for chain, tx in chains.items()},
         "trees": {
             result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": asdict(result.floor)}
@@ -146,46 +120,45 @@ def run(
     }
     with writing.whole(out / "bench.json") as part:
         part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    say(console, f"written: {out / 'bench.json'}")
+    typer.echo(f"written: {out / 'bench.json'}")
     return 0
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
-def _measure_all(
-    plan: Plan, programs: Mapping[str, Program], places: Mapping[str, Place], cost: bool, console: Console
-) -> list[Measurements]:
-    """Measure every tree, mode and chain; print each tree's table when it is done."""
-    results = []
-    # An auto-refreshing bar runs a thread, which would be measured too.
-    with progress(console, auto_refresh=False) as shown:
-        bar = shown.add_task("", total=sum(len(plan.pairs(programs, tree)) for tree in plan.trees))
-        for name in plan.trees:
-            tree = gradients(TREES[name]())
-            count = sum(leaf.size for leaf in tree.values())
-            result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
-            for framework, mode, chain in plan.pairs(programs, name):
-                shown.advance(bar)
-                label = f"{title(framework)} {mode.name}"
-                description = f"{name}, {label}, {chain_title(chain)}"
-                shown.update(bar, description=description, refresh=True)
-                place, steps = places[framework], CHAINS[chain]
-                memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
-                what = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
+def _measured(plan: Plan, places: Mapping[str, Place], cost: bool) -> tuple[list[Measurements], list[str]]:
+    """Measure every tree, mode and chain; print each tree's table when it is done. Also say what was left out."""
+    results, console, left_out = [], Console(), []
+    for name in plan.trees:
+        tree = gradients(TREES[name]())
+        result = Measurements(name, len(tree), sum(leaf.size for leaf in tree.values()), floor(tree, plan.effort), [])
+        modes = [(framework, mode) for framework in places for mode in program(framework).MODES]
+        pairs = [(*mode, chain) for mode in modes for chain in plan.chains_of(name)]
+        taken = [pair for pair in pairs if plan.takes(name, *pair[1:])]
+        if taken != pairs:
+            longer = (
+                f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
+            )
+            left_out = [f"left out: compiled modes for trees with more than {_MANY} leaves, {longer}"]
+        # An auto-refreshing bar runs a thread, which would be measured too.
+        with progress(auto_refresh=False) as shown:
+            bar = shown.add_task(name, total=len(taken))
+            for framework, mode, chain in taken:
+                place, what = places[framework], f"{name}, {title(framework)} {mode.name}, {chain_title(chain)}"
+                shown.update(bar, advance=1, description=what, refresh=True)
+                memory = (
+                    program(framework).GIVES_MEMORY_BACK and place.name == "cpu" and 4 * result.elements >= _MEMORY_FROM
+                )
+                about = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
                 try:
                     with place.on():
-                        both = sides(framework, mode, steps, tree, place)
-                        result.lines.append(measure(both, tree, plan.effort, memory, cost, **what))
+                        both = sides(framework, mode, CHAINS[chain], tree, place)
+                        result.lines.append(measure(both, tree, plan.effort, memory, cost, **about))
                 except ImportError as error:
-                    say(console, f"left out: {description}, {error}")
+                    typer.echo(f"left out: {what}, {error}")
                 except Disagreement as error:
-                    where = f"{label}, {name}, {transformation(steps)!r}"
-                    text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
-                    raise Disagreement(text) from error
-            results.append(result)
-            console.print(report.table(result, cost))
-    return results
+                    raise Disagreement(f"bench: the two sides do not agree ({what}): {error}") from error
+        results.append(result)
+        console.print(report.table(result, cost))
+    return results, left_out
 
 
 def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
@@ -195,9 +168,6 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
         ImportError: this version of the framework has no such native function.
     """
     tx, to_numpy = transformation(steps, **mode.muon), lookup.backend(framework).to_numpy
-
-    def own(grads: Any) -> Any:
-        return mode.own(tx, grads)
 
     def native(grads: Any) -> Any:
         for name, value in steps:
@@ -214,19 +184,15 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
             return result
 
         def restore() -> None:
-            for array, leaf in zip(written(held), tree.values(), strict=True):
+            for array, leaf in zip(mode.written(held) if mode.written else (), tree.values(), strict=False):
                 array[...] = place.put(leaf)
 
         def leaves(result: Any) -> list[Any]:
-            return [to_numpy(array) for array in (written(held) if mode.written else result)]
+            return [to_numpy(array) for array in (mode.written(held) if mode.written else result)]
 
-        return Side(run, leaves, restore if mode.written else nothing, lambda: place.cost(compiled, held))
+        return Side(run, leaves, restore, lambda: place.cost(compiled, held))
 
-    written: Callable[[Any], list[Any]] = mode.written or list
-    return side(own), side(native)
-
-
-# --- where it ran ----------------------------------------------------------------------------------------------------
+    return side(functools.partial(mode.own, tx)), side(native)
 
 
 def machine() -> dict[str, Any]:
@@ -238,15 +204,7 @@ def machine() -> dict[str, Any]:
 
 def _processor() -> str:
     """The processor's name, which `platform` does not know on Linux."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return platform.processor() or platform.machine()
-
-
-def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
-    load, cores = machine["load_at_start"], machine["cores"]
-    if load is not None and load > cores / 2:
-        busy = f"this machine is busy (load {load:.1f} on {cores} cores): expect noisy ratios and long times"
-        say(console, busy, "yellow")

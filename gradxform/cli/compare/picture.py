@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,18 +29,6 @@ def figure(found: Comparison) -> Figure:
     _norms(below, found)
     made.suptitle(f"A: {found.a.folder.name}   B: {found.b.folder.name}", fontsize=12, fontweight="bold")
     return made
-
-
-def write(found: Comparison, out: Path) -> None:
-    """Draw into a file, whose suffix gives the format."""
-    figure(found).savefig(out, dpi=130)
-
-
-def png(found: Comparison) -> bytes:
-    """Draw as PNG."""
-    buffer = io.BytesIO()
-    figure(found).savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
 
 
 def _distances(made: Figure, axis: Any, found: Comparison) -> None:

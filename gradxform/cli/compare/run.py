@@ -8,17 +8,17 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import gradxform
 from gradxform.cli import writing
-from gradxform.cli.console import progress, say
-from gradxform.comparing import mapping
-from gradxform.comparing.comparison import Comparison, compare
+from gradxform.cli.console import progress
+from gradxform.comparing import comparison, mapping
+from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import magnitude, scaled
@@ -26,96 +26,98 @@ from gradxform.comparing.rounding import magnitude, scaled
 _HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
 _SHOWN = 24
 """Leaves in the table, unless all are asked for."""
+_MAP = typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
+_WRITE_MAP = typer.Option(help="Write the alignment that was found, to be corrected.")
+_TOLERANCE = typer.Option(help="The largest relative distance of a leaf. Default: rounding.")
+_PICTURE = typer.Option(help="Draw distances and norms into this file, such as compare.png.")
+_REPORT = typer.Option(help="Write one HTML page with all of it, which needs no network.")
 
 
 def run(
-    a: Path,
-    b: Path,
-    console: Console,
-    given: Path | None = None,
-    write_map: Path | None = None,
-    tolerance: float | None = None,
-    picture: Path | None = None,
-    report: Path | None = None,
-    everything: bool = False,
+    a: Annotated[Path, typer.Argument(help="The folder of a recording, as gx.record writes it.")],
+    b: Annotated[Path, typer.Argument(help="The folder of another.")],
+    map_file: Annotated[Path | None, _MAP] = None,
+    write_map: Annotated[Path | None, _WRITE_MAP] = None,
+    tolerance: Annotated[float | None, _TOLERANCE] = None,
+    picture: Annotated[Path | None, _PICTURE] = None,
+    report: Annotated[Path | None, _REPORT] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every leaf in the table.")] = False,
 ) -> int:
-    """Compare two recordings, print what was found, write what was asked for; return 1 if they differ.
-
-    Raises:
-        ValueError: recordings that cannot be compared, or a file to be written in a folder that is not there.
-    """
+    """Compare two recorded runs: where do their gradients part, and why? Ends with 0 if rounding explains all, or 1."""
     for option, out in (("--write-map", write_map), ("--picture", picture), ("--report", report)):
         if out is not None:
             writing.check(f"compare {option}", out)
     if picture is not None:
         writing.check_picture("compare --picture", picture)
-    with progress(console) as shown:
+    with progress() as shown:
         bar = shown.add_task("steps", total=None)
-        found = compare(
-            a,
-            b,
-            map=given,
-            tolerance=tolerance,
-            progress=lambda done, total: shown.update(bar, completed=done, total=total),
-        )
-    show(found, console, everything)
+
+        def advance(done: int, total: int) -> None:
+            shown.update(bar, completed=done, total=total)
+
+        found = comparison.compare(a, b, map=map_file, tolerance=tolerance, progress=advance)
+    console, every = _console(), rows(found)
+    _say_runs(found, console)
+    chosen = every if everything else _largest(found, every)
+    console.print(_table(found, chosen))
+    if len(chosen) < len(every):
+        typer.echo(f"{len(chosen)} of {len(every)} leaves, those with the largest distances; --all shows all")
+    _say_causes(found, console)
     if write_map is not None:
         text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
-        _write(console, write_map, lambda part: part.write_text(text, encoding="utf-8"))
+        _write(write_map, lambda part: part.write_text(text, encoding="utf-8"))
     if picture is not None:
-        from gradxform.cli.compare import picture as drawing
+        from gradxform.cli.compare.picture import figure
 
-        _write(console, picture, lambda part: drawing.write(found, part))
+        _write(picture, lambda part: figure(found).savefig(part, dpi=130))
     if report is not None:
-        _write(console, report, lambda part: part.write_text(html(found), encoding="utf-8"))
+        _write(report, lambda part: part.write_text(html(found), encoding="utf-8"))
     return int(not found.within)
 
 
-def _write(console: Console, out: Path, write: Callable[[Path], Any]) -> None:
+def _write(out: Path, write: Callable[[Path], Any]) -> None:
     with writing.whole(out) as part:
         write(part)
-    say(console, f"written: {out}")
+    typer.echo(f"written: {out}")
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def show(found: Comparison, console: Console, everything: bool) -> None:
-    """Print all that was found."""
-    say_runs(found, console)
-    every = rows(found)
-    shown = every if everything else _largest(found, every)
-    console.print(table(found, shown))
-    if len(shown) < len(every):
-        say(console, f"{len(shown)} of {len(every)} leaves, those with the largest distances; --all shows all")
-    say_causes(found, console)
+def _console(**options: Any) -> Console:
+    """Return a console that prints brackets in names as they are."""
+    return Console(markup=False, highlight=False, **options)
 
 
-def say_runs(found: Comparison, console: Console) -> None:
+def _say_runs(found: Comparison, console: Console) -> None:
     """Print what is compared."""
     for side, recording in (("A", found.a), ("B", found.b)):
-        say(console, f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}")
-    say(console, found.alignment.words)
+        line = f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}"
+        console.print(line, soft_wrap=True)
+    console.print(found.alignment.words, soft_wrap=True)
     for side, alone in (("A", found.alignment.alone_a), ("B", found.alignment.alone_b)):
         if alone:
-            say(console, f"  only in {side}: {', '.join(alone)}")
+            console.print(f"  only in {side}: {', '.join(alone)}", soft_wrap=True)
 
 
-def table(found: Comparison, shown: Sequence[Row]) -> Table:
+def _table(found: Comparison, shown: Sequence[Row]) -> Table:
     """The table of some leaves."""
-    made = Table(title=_title(found), title_justify="left", title_style="")
+    step = found.judged[found.tree].first
+    when = ", each leaf at the step where its distance is largest"
+    when = when if step is None else f" at step {step}, where the runs part"
+    made = Table(title=f"{found.tree}{when}", title_justify="left", title_style="")
     for i, header in enumerate(_HEADERS):
         made.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
     for row in shown:
-        made.add_row(*map(escape, row.cells), style="" if row.parts is None else "red")
+        made.add_row(*row.cells, style="" if row.parts is None else "red")
     return made
 
 
-def say_causes(found: Comparison, console: Console) -> None:
+def _say_causes(found: Comparison, console: Console) -> None:
     """Print the verdict and what explains it."""
-    say(console, _verdict(found), "green" if found.within else "red")
+    console.print(_verdict(found), style="green" if found.within else "red", soft_wrap=True)
     for i, finding in enumerate(found.findings, 1):
-        say(console, f"{i}. {finding.text}")
+        console.print(f"{i}. {finding.text}", soft_wrap=True)
 
 
 class Row(NamedTuple):
@@ -165,14 +167,6 @@ def _largest(found: Comparison, every: list[Row]) -> list[Row]:
     return [every[i] for i in sorted(largest)]
 
 
-def _title(found: Comparison) -> str:
-    """What the rows show."""
-    step = found.judged[found.tree].first
-    if step is None:
-        return f"{found.tree}, each leaf at the step where its distance is largest"
-    return f"{found.tree} at step {step}, where the runs part"
-
-
 def _verdict(found: Comparison) -> str:
     """The result in one sentence."""
     judged = found.judged[found.tree]
@@ -198,24 +192,25 @@ pre { overflow-x: auto; line-height: 1.2; } pre.text { white-space: pre-wrap; } 
 
 def html(found: Comparison) -> str:
     """The whole page: what the terminal shows with `--all`, the picture, and how each pair was found."""
-    from gradxform.cli.compare.picture import png
+    from gradxform.cli.compare.picture import figure
 
     title = escaping.escape(f"{found.a.folder.name} and {found.b.folder.name}")
-    console = Console(record=True, file=io.StringIO(), width=_WIDTH)
+    console, png = _console(record=True, file=io.StringIO(), width=_WIDTH), io.BytesIO()
 
     def shown(kind: str) -> str:
         return f'<pre class="{kind}">{console.export_html(inline_styles=True, code_format="{code}")}</pre>\n'
 
-    say_causes(found, console)
-    say_runs(found, console)
+    _say_causes(found, console)
+    _say_runs(found, console)
     words = shown("text")
-    console.print(table(found, rows(found)))
+    console.print(_table(found, rows(found)))
     pairs = Table("leaf in A", "leaf in B", "by", "sure", title="Alignment", title_justify="left", title_style="")
     for pair in found.pairs:
-        pairs.add_row(escape(named(pair.a)), escape(named(pair.b)), pair.how, f"{pair.sure:.0%}")
+        pairs.add_row(named(pair.a), named(pair.b), pair.how, f"{pair.sure:.0%}")
     console.print(pairs)
+    figure(found).savefig(png, format="png", dpi=110)
     about = "Distance of each leaf at each step, and the global norms of both runs"
-    picture = base64.b64encode(png(found)).decode("ascii")
+    picture = base64.b64encode(png.getvalue()).decode("ascii")
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>gradxform compare: {title}'
         f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{words}"

@@ -28,7 +28,6 @@ def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out
         axes[0, column].set_title(f"{'with' if chained else 'without'} the chain: {_accuracies(shown)}", fontsize=11)
         _draw(axes[0, column], shown, [run.losses for run in shown])
         _draw(axes[1, column], shown, [run.norms for run in shown])
-        _mark_lost(axes[0, column], shown)
         axes[0, column].axhline(math.log(CLASSES), color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         axes[1, column].set_xlabel("step")
     place = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 3), "textcoords": "offset points"}
@@ -49,14 +48,6 @@ def _draw(axis: Any, runs: Sequence[Run], series: Sequence[Sequence[float]]) -> 
         width, color = _STYLES[rank % len(_STYLES)]
         style = {"color": color, "linewidth": width, "solid_joinstyle": "round", "zorder": 2 + rank}
         axis.plot(range(1, len(values) + 1), values, label=title(run.framework), **style)
-
-
-def _mark_lost(axis: Any, runs: Sequence[Run]) -> None:
-    """Label the steps where runs became NaN."""
-    lines = [f"{title(run.framework)}: NaN from step {run.lost}" for run in runs if run.lost is not None]
-    if lines:
-        style = {"ha": "right", "va": "center", "fontsize": 9, "color": "#b00020"}
-        axis.text(0.97, 0.5, "\n".join(lines), transform=axis.transAxes, **style)
 
 
 def _label(figure: Figure, axes: Any, chain: GradientTransformation, versions: str) -> None:

@@ -22,7 +22,7 @@ def program(framework: str) -> Program:
     own = framework in (*lookup.FRAMEWORKS, "mlx")
     module = f"gradxform.cli.frameworks.{framework}" if own else f"gradxform_{framework}.device"
     try:
-        with quiet(KERAS_BACKEND="tensorflow"):
+        with quiet():
             return cast(Program, importlib.import_module(module))
     except ModuleNotFoundError as error:
         if error.name == module:

@@ -35,7 +35,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
     return Place(
         device.platform.lower(),
         _words(device),
-        functools.partial(_put, device),
+        backend.from_numpy,
         functools.partial(jax.default_device, device),
         lambda leaf: leaf.devices() == {device},
         _cost,
@@ -60,11 +60,6 @@ def _words(device: jax.Device) -> str:
     if device.platform == "cpu":
         return "cpu" if device.id == 0 else f"cpu:{device.id}"
     return f"{device.device_kind} ({device})"
-
-
-def _put(device: jax.Device, array: Any) -> jax.Array:
-    with backend.scope():
-        return jax.device_put(array, device)
 
 
 def _cost(function: Callable[..., Any], *args: Any) -> Cost:

@@ -13,8 +13,8 @@ import tensorflow as tf
 import gradxform_tensorflow
 from gradxform.cli.frameworks.interface import Mode, Task, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place, nothing
-from gradxform_tensorflow import _private
+from gradxform.proof.place import Absent, Cost, Place
+from gradxform_tensorflow import _private, backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -41,16 +41,12 @@ def find(name: str | None = None, index: int = 0) -> Place:
     return Place(
         kind.lower(),
         _words(kind, index),
-        functools.partial(_put, device),
+        backend.from_numpy,
         functools.partial(tf.device, device),
         lambda leaf: leaf.device.endswith(f":{device}"),
         functools.partial(_cost, device),
-        wait=nothing if kind == "CPU" else _synchronize,
+        wait=lambda result: kind == "CPU" or tf.test.experimental.sync_devices(),
     )
-
-
-def _synchronize(_: Any) -> None:
-    tf.test.experimental.sync_devices()
 
 
 def _made_for() -> tuple[str, ...]:
@@ -66,11 +62,6 @@ def _words(kind: str, index: int) -> str:
     physical = tf.config.list_physical_devices(kind)
     details = tf.config.experimental.get_device_details(physical[index]) if index < len(physical) else {}
     return f"{details.get('device_name', kind)} ({kind}:{index})"
-
-
-def _put(device: str, array: Any) -> Any:
-    with tf.device(device):
-        return tf.constant(array)
 
 
 def _cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 import gradxform_torch
 from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place, nothing
+from gradxform.proof.place import Absent, Cost, Place
 from gradxform_torch import _private, backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -40,12 +40,8 @@ def find(name: str | None = None, index: int = 0) -> Place:
         lies=lambda leaf: leaf.device.type == device.type and leaf.device.index in (None, device.index),
         cost=functools.partial(_cost, device),
         without=_WITHOUT.get(device.type, ()),
-        wait=nothing if device.type == "cpu" else _synchronize,
+        wait=lambda result: None if device.type == "cpu" else torch.accelerator.synchronize(),
     )
-
-
-def _synchronize(_: Any) -> None:
-    torch.accelerator.synchronize()
 
 
 def _kind(name: str) -> str:

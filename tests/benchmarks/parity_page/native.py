@@ -43,6 +43,6 @@ def natives(frameworks: Sequence[str], everything: bool) -> list[Native]:
     found: list[Native] = []
     mlx = ["mlx"] if everything and importlib.util.find_spec("mlx") is not None else []
     for name in (*frameworks, *mlx):
-        with quiet(KERAS_BACKEND="tensorflow"):
+        with quiet():
             found += cast(Program, importlib.import_module(f"parity_page.native_{name}")).NATIVES
     return found
