@@ -172,7 +172,9 @@ class Torch(Kernels):
         """
         for group, here, same in _splitting(leaves, axes) if math.prod(numbers.shape) else ():
             rows = _across.all_gather(numbers, group, leaves[0])
-            found = self.compute(devices.norms_over, rows, ord=ord, same=same if any(same) else None)
+            found = self.compute(devices.norms_over, rows, orders=(ord,))
+            if any(same):
+                found = self.compute(formulas.where_active, found, rows[0], active=tuple(not own for own in same))
             if not all(here):
                 found = self.compute(formulas.where_active, found, numbers, active=here)
             numbers = found

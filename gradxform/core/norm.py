@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
@@ -18,12 +18,14 @@ _FIRST = "first"
 
 
 class Slots(NamedTuple):
-    """Norms over all devices for each slot of a tree; a device may have None where another has a slice."""
+    """What all devices know of each slot of a tree; a device may have None where another has a slice."""
 
     values: Array
-    """0 where no device has an active leaf."""
+    """The norm; 0 where no device has an active leaf."""
     there: Array
     """1 where a device has an active leaf, else 0."""
+    double: Array
+    """1 where that leaf is float64, else 0."""
 
 
 class Norm(NamedTuple):
@@ -37,11 +39,11 @@ class Norm(NamedTuple):
     single: bool | tuple[bool, ...] | Array
     backend: Backend
     slots: Slots | None = None
-    """The norms by slot, if devices have slices of leaves and their trees may differ."""
+    """The norms by slot, if other devices hold parts of the tree."""
 
-    def everywhere(self) -> Norm:
-        """Return the norms of all slots if known, else the norms of the leaves."""
-        return self if self.slots is None else self._replace(value=self.slots.values)
+    def everywhere(self) -> Array:
+        """Return the norms of all slots if other devices hold parts of the tree, else those of the leaves."""
+        return self.value if self.slots is None else self.slots.values
 
 
 class Raw(NamedTuple):
@@ -61,6 +63,11 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     return norm.backend.compute(formula, norm.value, max_norm)
 
 
+def _no_numbers(xp: Any) -> Array:
+    """Return an empty vector."""
+    return xp.arange(0)
+
+
 class Measured(Leaves):
     """The leaves of one tree of gradients, and their norms: each leaf is read once for its norm."""
 
@@ -68,23 +75,26 @@ class Measured(Leaves):
 
     def norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf, including its pending factor, as a vector."""
-        found = self.own_norms(ord)
-        return self.common(found, ord)[0] if self.groups else found
+        return self.common(self.own_norms(ord), ord)[0]
 
     def global_norm(self, ord: float = 2) -> Norm:
         """Return the global norm of all active leaves, a 0-d number."""
-        norm = self.norm_of(self.own_norms(ord), ord, self.groups)
+        norm = self.norm_of(self.norms(ord), ord)
         if self.factor is None and len(self.scope) == len(self.leaves) and _FIRST not in self.measured:
             self._remember(_FIRST, (norm, self.chosen))
         return norm
 
-    def norm_of(self, norms: Norm, ord: float = 2, groups: Sequence[Group] | None = None) -> Norm:
-        """Return the global norm from the norms of the leaves, by default over devices that have their own leaves."""
-        if not self.groups:
-            return self.own_norm_of(norms, ord)
-        whole = norms.everywhere()
-        found = self.shared([(lambda mask: self.own_norm_of(whole, ord, mask).value, ord)], groups, norms.slots)
-        return Norm(found.values[0], found.single, self.backend)
+    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
+        """Return the global norm from the norms of the leaves."""
+        if norms.slots is None:
+            return self._own_norm_of(norms, ord)
+        values, _, double = norms.slots
+        asked = [(lambda mask: self.total(values, mask, ord), ord)]
+        if self._traced:
+            return Norm(self.shared(asked)[0], self._is_single(self.chosen), self.backend)
+        value, wide = self.shared([*asked, (lambda mask: self.total(double, mask, math.inf), math.inf)])
+        single = self.backend.compute(formulas.difference, 1.0, wide)
+        return Norm(value, bool(single) if isinstance(single, float) else single, self.backend)
 
     def rms(self) -> Norm:
         """Return the root mean square of each active leaf, as a vector."""
@@ -97,10 +107,9 @@ class Measured(Leaves):
     def is_finite(self) -> Array:
         """Whether all active leaves of all devices are finite, as a 0-d number."""
         ord = math.inf if self.source.kinds & DOUBLE else 2  # the sum of float64 squares may overflow
-        own = self.own_norms(ord)
+        own = self._own_norm_of(self.own_norms(ord), ord).value
         # Other devices may have chosen the other order, so all combine the norms with inf.
-        found = self.shared([(lambda mask: self.own_norm_of(own, ord, mask).value, math.inf)], self.groups)
-        return self.backend.compute(formulas.is_finite, found.values[0])
+        return self.backend.compute(formulas.is_finite, self.shared([(lambda mask: own, math.inf)], self.groups)[0])
 
     def norm_before(self, left: Leaves, along: bool = False) -> Callable[[], Norm] | None:
         """Return a function for the global norm of this tree's leaves that are not stopped in what is left of it.
@@ -134,16 +143,19 @@ class Measured(Leaves):
             single = tuple(dtype in SINGLE for dtype in self.source.dtypes)
         return Norm(value, single, self.backend)
 
-    def own_norm_of(self, norms: Norm, ord: float, mask: Mask | None = None) -> Norm:
-        """Return the global norm of the active leaves of this device, or of those in a mask."""
-        if not (self.chosen if mask is None else any(mask)):
+    def _own_norm_of(self, norms: Norm, ord: float) -> Norm:
+        """Return the global norm of the active leaves of this device."""
+        if not self.chosen:
             return Norm(0.0, True, self.backend)
         single = norms.single is True or self._is_single(self.chosen)
-        if mask is None and len(self.chosen) < len(self.leaves):
-            mask = self.active
-        plain = single and self.factor is None and ord in (1, 2, math.inf) and not self.groups
+        mask = self.active if len(self.chosen) < len(self.leaves) else None
+        return Norm(self.total(norms.value, mask, ord), single, self.backend)
+
+    def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
+        """Combine the norms of some slots, or leaves."""
+        plain = self.factor is None and ord in (1, 2, math.inf) and not self.groups and self._is_single(self.chosen)
         formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        return Norm(self.backend.compute(formula, norms.value, active=mask, ord=float(ord)), single, self.backend)
+        return self.backend.compute(formula, norms, active=mask, ord=float(ord))
 
     def _is_single(self, places: Sequence[int]) -> bool:
         """Whether the norms of leaves are compared in float32."""
@@ -153,7 +165,7 @@ class Measured(Leaves):
         """Return the leaves' norms without factors, each measured once; any number for leaves that are not active."""
         count, compute = len(self.leaves), self.backend.compute
         if not self.chosen:
-            return compute(formulas.stack, *[0.0] * count) if count else compute(devices.no_numbers)
+            return self.vector([0.0] * count)
         found = self.measured.get(ord) or Raw(0.0, (False,) * count)
         missing = [i for i in self.chosen if not found.known[i]]
         if len(missing) == count:
@@ -179,81 +191,70 @@ class Measured(Leaves):
         found = tuple([self.backend.count(leaf, None) for leaf in self.dense().leaves])
         norms, compute = self.own_norms(ord), self.backend.compute
         if any(group.by_leaf for group in self.groups):
-            counts = self._beside(norms, found)
-            value, counts = map(self._of_leaves, self._common([(norms.value, ord), (counts, 1)]))
-            return norms._replace(value=compute(formula, value, counts))
+            norms, counts = self.common(norms, ord, (self.vector(found), 1))
+            return norms._replace(value=compute(formula, norms.value, self._of_leaves(counts)))
         return norms._replace(value=compute(formula, norms.value, counts=found)) if found else norms
 
     # --- norms over devices --------------------------------------------------------------------------------------
 
-    def common(self, norms: Norm, ord: float, *beside: Array) -> tuple[Norm, *tuple[Array, ...]]:
-        """Combine the norms of leaves whose slices are on several devices, and the maxima of other numbers per leaf.
+    def common(self, norms: Norm, ord: float, *beside: tuple[Array, float]) -> tuple[Norm, *tuple[Array, ...]]:
+        """Combine the norms of leaves, and numbers beside them with an order, over the devices that hold slices.
 
-        Returns them unchanged if devices have no slices of leaves.
+        One collective for each axis carries them all. What is beside them is returned by slot.
         """
-        if not any(group.by_leaf for group in self.groups):
-            return norms, *beside
-        vectors = [(norms.value, ord), *((numbers, math.inf) for numbers in beside)]
-        if all(group.traced for group in self.groups if group.by_leaf):
-            value, *others = map(self._of_leaves, self._common(vectors))
-            return norms._replace(value=value), *others
-        there = self._beside(norms, map(float, self.active))
-        value, *others, held = self._common([*vectors, (there, math.inf)])
-        slots = Slots(value, held)
-        return norms._replace(value=self._of_leaves(value), slots=slots), *others
+        if not self.groups:
+            return norms, *[numbers for numbers, _ in beside]
+        count, double = len(self.source.slots), [float(dtype in DOUBLE) for dtype in self.source.dtypes]
+        known = [(self.vector([1.0] * len(double)), math.inf), (self.vector(double), math.inf)]
+        given = [(self._by_slot(value), order) for value, order in [(norms.value, ord), *beside, *known]]
+        slices = [group for group in self.groups if group.by_leaf and count]
+        told = len(given) if not all(group.traced for group in slices) else len(given) - len(known)
+        for group in reversed(slices):
+            found = devices.of_slots(self.backend, group, count, given[:told], self._like)
+            given[:told] = [(value, order) for value, (_, order) in zip(found, given, strict=False)]
+        value, *others, there, wide = [value for value, _ in given]
+        return norms._replace(value=self._of_leaves(value), slots=Slots(value, there, wide)), *others
 
     def shared(
-        self,
-        asked: Sequence[tuple[devices.Own, float]],
-        groups: Sequence[Group] | None = None,
-        slots: Slots | None = None,
-    ) -> devices.Whole:
-        """Combine numbers that every device computes from masks of its active leaves, as norms.
+        self, asked: Sequence[tuple[devices.Own, float]], groups: Sequence[Group] | None = None
+    ) -> Sequence[Array]:
+        """Combine numbers that every device computes from its active leaves, as norms; with one collective per axis.
 
-        One collective carries them all. By default along the axes on which devices have their own leaves. With `slots`,
-        masks cover all slots.
+        Args:
+            asked: functions of a mask, and the orders of the norms. With groups, masks are by slot, and true where
+                another device may have a leaf.
+            groups: by default the axes on which devices have their own leaves.
         """
-        groups, single = self._apart if groups is None else groups, self._is_single(self.chosen)
-        mask, kept = self.active, self.source.kept
-        if slots is not None:
-            mask, kept = (True,) * len(self.source.slots), range(len(self.source.slots))
-        there = None if slots is None else slots.there
-        return devices.whole(self.backend, groups, asked, mask, kept, single, self._like, there)
+        if not self.groups:
+            return [own(self.active) if self.chosen else 0.0 for own, _ in asked]
+        groups = [group for group in self.groups if not group.by_leaf] if groups is None else groups
+        mask = (True,) * len(self.source.slots)
+        found = devices.whole(self.backend, groups, asked, [mask], self._like)
+        return [self.backend.compute(formulas.take, found, index=i) for i in range(len(asked))]
+
+    @property
+    def _traced(self) -> bool:
+        return all(group.traced for group in self.groups)
 
     @property
     def _like(self) -> Array | None:
         return self.leaves[0] if self.leaves else None
 
-    @property
-    def _apart(self) -> Sequence[Group]:
-        """The groups whose devices have their own leaves."""
-        return [group for group in self.groups if not group.by_leaf]
+    def vector(self, numbers: Sequence[Any]) -> Array:
+        """Turn numbers of the leaves into a vector."""
+        return self.backend.compute(formulas.stack, *numbers) if numbers else self.backend.compute(_no_numbers)
 
-    def _common(self, vectors: Sequence[tuple[Any, float]]) -> list[Any]:
-        """Combine vectors with one number per leaf over the devices that hold slices, as norms by slot."""
-        count, compute = len(self.source.slots), self.backend.compute
-        if not count:
-            return [value for value, _ in vectors]
+    def _by_slot(self, numbers: Array) -> Array:
+        """Arrange numbers of the leaves by slot; zero where there is no active leaf."""
         place = {self.source.kept[i]: i for i in self.chosen}
-        index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
-        if not all(there):  # another device may have what is None here
-            none = compute(formulas.stack, *[0.0] * count)
-            spread = [compute(formulas.take, v, index=index) if self.leaves else none for v, _ in vectors]
-            orders = [ord for _, ord in vectors]
-            vectors = [
-                (compute(formulas.where_active, v, 0.0, active=there), ord)
-                for v, ord in zip(spread, orders, strict=True)
-            ]
-        for group in reversed([group for group in self.groups if group.by_leaf]):
-            found = devices.of_slots(self.backend, group, vectors, self._like)
-            vectors = [(value, ord) for value, (_, ord) in zip(found, vectors, strict=True)]
-        return [value for value, _ in vectors]
+        slots, compute = range(len(self.source.slots)), self.backend.compute
+        if not place:
+            return self.vector([0.0] * len(slots))
+        index, there = tuple(place.get(i, 0) for i in slots), tuple(i in place for i in slots)
+        numbers = compute(formulas.take, numbers, index=index)
+        return numbers if all(there) else compute(formulas.where_active, numbers, 0.0, active=there)
 
-    def _beside(self, norms: Norm, numbers: Iterable[Any]) -> Array:
-        """Turn known numbers of leaves into a vector."""
-        return self.backend.compute(devices.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
-
-    def _of_leaves(self, numbers: Any) -> Any:
+    def _of_leaves(self, numbers: Array) -> Array:
         """Select the numbers of the leaves from numbers of slots."""
         kept = tuple(self.source.kept)
         every = len(kept) == len(self.source.slots)

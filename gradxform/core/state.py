@@ -258,7 +258,7 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
             "tx.init of parameters with the gradients' structure"
         )
     if norm.slots is not None:
-        return compute(_ordered, *norm.slots, order=_order(view))
+        return compute(_ordered, norm.slots.values, norm.slots.there, order=_order(view))
     if not view.leaves:
         return compute(formulas.stack, *[none] * rows)
     row_of = rows_of(view)

@@ -42,8 +42,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
             a leaf's norm is local. "leaves": each device has a slice of every leaf. Leaf norms and sizes span all
             devices too.
         replicated: Gradients that are equal on all devices along the axis, selected as in `masked`: tied embeddings,
-            layer norms under tensor parallelism. They count once, on the first device that has them. Equal paths get
-            equal noise.
+            layer norms under tensor parallelism. They count once. Equal paths get equal noise.
 
     Returns:
         A transform for gradients of any shape and floating or complex dtype, with the state of `tx`. In PyTorch with
@@ -104,10 +103,8 @@ def check_whole(view: Tree, transform: str, why: str) -> None:
     """Reject gradients of which this device has only a slice."""
     for group in view.groups:
         if group.by_leaf:
-            for i, whole in zip(
-                view.chosen, group.replicated_of([view.source.kept[i] for i in view.chosen]), strict=True
-            ):
-                if not whole:
+            for i in view.chosen:
+                if not group.replicates(view.source.kept[i]):
                     raise ValueError(
                         f"{transform}: with across(..., split='leaves') this device has a slice of "
                         f"{view.source.path(i)!r}, {why}; use {transform} outside of across"

@@ -151,7 +151,7 @@ def _by_place(g: Tree) -> dict[tuple[Any, ...], list[int]]:
     found: dict[tuple[Any, ...], list[int]] = {}
     for rank, i in enumerate(g.chosen):
         slot = g.source.kept[i]
-        axes = tuple(group.axis for group in g.groups if not group.replicated_of([slot])[0])
+        axes = tuple(group.axis for group in g.groups if not group.replicates(slot))
         found.setdefault(axes, []).append(rank)
     return found
 

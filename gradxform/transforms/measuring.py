@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
-from gradxform.core import group as devices
 from gradxform.core import holding
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
@@ -125,22 +124,19 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
-        after, slack = out.common(
-            out.own_norms(2), 2, compute(devices.beside, before.value, numbers=_slack(g, out)) if g.leaves else 0.0
-        )
+        after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out)), math.inf))
         first, last = before.everywhere(), after.everywhere()
 
         def left(mask: Mask) -> Mask:
-            return mask if before.slots is not None else tuple(map(operator.and_, mask, out.active))
+            return mask if before.slots is not None else out.active
 
         asked = [
-            (lambda mask: g.own_norm_of(first, 2, mask).value, 2),
-            (lambda mask: out.own_norm_of(last, 2, left(mask)).value, 2),
-            (lambda mask: compute(_any_smaller, first.value, last.value, slack, active=mask, left=left(mask)), 1),
-            (lambda mask: compute(_nonfinite, first.value, active=mask), 1),
+            (lambda mask: g.total(first, mask, 2), 2),
+            (lambda mask: out.total(last, left(mask), 2), 2),
+            (lambda mask: compute(_any_smaller, first, last, slack, active=mask, left=left(mask)), 1),
+            (lambda mask: compute(_nonfinite, first, active=mask), 1),
         ]
-        found = g.shared(asked, slots=before.slots)
-        whole, rest, clipped, lost = found.values
+        whole, rest, clipped, lost = g.shared(asked)
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
         return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept)
 

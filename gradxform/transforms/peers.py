@@ -6,7 +6,6 @@ norm is the library's own, unless it is wrong; otherwise it is the accurate norm
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -175,11 +174,13 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
         return view
     dtypes = Dtypes((_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),))
     if peer.of_norms:
-        norms = view.norms(peer.ord)
+        norms, spread = view.norms(peer.ord), view
+        if all(group.traced for group in view.groups):  # then these are the numbers of all slots
+            spread = view._replace(groups=tuple(group for group in view.groups if not group.by_leaf))
         if view.leaves:
             names = _dtypes_of(view, peer.widens).names
             norms = norms._replace(value=view.backend.compute(_rounded, norms.value, dtypes=names, ord=peer.ord))
-        norm = view.norm_of(view.common(norms, math.inf)[0] if norms.slots else norms, peer.ord).value
+        norm = view.norm_of(spread.common(norms, math.inf)[0], peer.ord).value
     else:
         norm = view.global_norm(peer.ord).value
     if not all(group.traced for group in view.groups):
@@ -286,10 +287,11 @@ def _dtypes_of(view: Tree, widens: Names = ()) -> Dtypes:
 
 def _everywhere(view: Tree, widens: Names) -> Dtypes:
     """Gather which dtypes the gradients of all devices have."""
-    real = [_REAL.get(own, own) for own in view.source.dtypes]
+    own = {view.source.dtypes[i] for i in view.chosen}
+    real = {_REAL.get(dtype, dtype) for dtype in own}
 
     def has(dtype: str) -> Callable[[Mask], float]:
-        return lambda mask: float(dtype in itertools.compress(real, mask))
+        return lambda _: float(dtype in real)
 
-    flags = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values
+    flags = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups)
     return Dtypes(("float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]), tuple(flags))
