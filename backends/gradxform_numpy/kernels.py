@@ -79,7 +79,7 @@ class Plain(Containers):
 class NumPy(kernels.Readable, Plain):
     """NumPy with fast paths."""
 
-    xp = host.Namespace
+    xp = host.NUMPY
 
     def readable(self, arrays: Iterable[Any]) -> bool:
         """True."""
@@ -149,7 +149,7 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
         return np.multiply(leaf, leaf.dtype.type(factor), out=out)
-    result = rescaled(host.Namespace, np.asarray(leaf), factor)
+    result = rescaled(host.NUMPY, np.asarray(leaf), factor)
     if out is None:
         return result
     np.copyto(out, result)

@@ -95,7 +95,7 @@ def _sum(terms: Sequence[Any]) -> Any:
 def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[Any]:
     """The weights of a combination; Python floats, if all numbers are read."""
     read = all(is_read(number) for number in numbers) and (factor is None or is_read(factor))
-    found = weights_of(formula, host.Namespace if read else Namespace, numbers, factor)
+    found = weights_of(formula, host.NUMPY if read else Namespace, numbers, factor)
     return [float(weight) if is_read(weight) else weight for weight in found]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gradxform.backend.host.namespace import Namespace as host
+from gradxform.backend.host.namespace import NUMPY
 from gradxform.numerics.namespace import Defaults
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
@@ -232,7 +232,7 @@ def rounded_number(number: float, dtype: torch.dtype) -> float:
     """A Python number rounded to a dtype."""
     if dtype is torch.float32:
         return ctypes.c_float(number).value
-    return float(host.rounded(number, str(dtype).removeprefix("torch.")))
+    return float(NUMPY.rounded(number, str(dtype).removeprefix("torch.")))
 
 
 class Numbered:

@@ -75,7 +75,8 @@ class Measured(Leaves):
 
     def norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf, including its pending factor, as a vector."""
-        return self.common(self.own_norms(ord), ord)[0]
+        own = self.own_norms(ord)
+        return self.common(own, ord)[0] if self.groups else own
 
     def global_norm(self, ord: float = 2) -> Norm:
         """Return the global norm of all active leaves, a 0-d number."""
@@ -149,13 +150,13 @@ class Measured(Leaves):
             return Norm(0.0, True, self.backend)
         single = norms.single is True or self._is_single(self.chosen)
         mask = self.active if len(self.chosen) < len(self.leaves) else None
-        return Norm(self.total(norms.value, mask, ord), single, self.backend)
-
-    def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
-        """Combine the norms of some slots, or leaves."""
-        plain = self.factor is None and ord in (1, 2, math.inf) and not self.groups and self._is_single(self.chosen)
+        plain = single and self.factor is None and ord in (1, 2, math.inf)
         formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        return self.backend.compute(formula, norms, active=mask, ord=float(ord))
+        return Norm(self.backend.compute(formula, norms.value, active=mask, ord=float(ord)), single, self.backend)
+
+    def total(self, norms: Array, mask: Mask, ord: float) -> Array:
+        """Combine the norms of some slots, or leaves."""
+        return self.backend.compute(formulas.total_norm_scaled, norms, active=mask, ord=float(ord))
 
     def _is_single(self, places: Sequence[int]) -> bool:
         """Whether the norms of leaves are compared in float32."""

@@ -11,7 +11,7 @@ from support import FRAMEWORKS, array, tensors
 
 import gradxform as gx
 from gradxform.backend.host import kernels, threads
-from gradxform.backend.host.namespace import Namespace
+from gradxform.backend.host.namespace import NUMPY
 from gradxform.numerics.elementwise import Combination
 
 MANY = 5000
@@ -38,7 +38,7 @@ def test_selects_as_numpy_does(dtype: str, share: float) -> None:
         one, other = (np.nan_to_num(numbers(i, "float64", shape), posinf=1, neginf=1) % 100 for i in (1, 2))
         one, other = one.astype(dtype), other.astype(dtype)
         for yes, no in ((one, other), (one, 0.0), (1.0, other), (one, other.dtype.type(2)), (one[..., :1], other)):
-            found, wanted = Namespace.where(condition, yes, no), np.where(condition, yes, no)
+            found, wanted = NUMPY.where(condition, yes, no), np.where(condition, yes, no)
             assert found.dtype == wanted.dtype
             assert found.tobytes() == wanted.tobytes()
 
@@ -48,7 +48,7 @@ def test_selection_keeps_every_bit() -> None:
     for dtype, bits in (("float32", "int32"), ("float64", "int64")):
         limits = np.iinfo(bits)
         one, other = np.random.default_rng(1).integers(limits.min, limits.max, (2, MANY), dtype=bits).view(dtype)
-        found = Namespace.where(condition, one, other).view(bits)
+        found = NUMPY.where(condition, one, other).view(bits)
         np.testing.assert_array_equal(found, np.where(condition, one.view(bits), other.view(bits)))
 
 

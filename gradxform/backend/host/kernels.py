@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.host import namespace, threads
-from gradxform.backend.host.namespace import Namespace
-from gradxform.backend.protocol import Axes, Backend
-from gradxform.numerics import Array, norms, ranking, sums, sums_dtype
+from gradxform.backend.host.namespace import NUMPY, Namespace
+from gradxform.backend.protocol import Backend
+from gradxform.numerics import Array, ranking, sums_dtype
 from gradxform.numerics.elementwise import Combination, Formula, combined, weights_of
 from gradxform.numerics.rescale import is_extreme, product
 
@@ -25,8 +25,6 @@ BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 _NUMBERS = {float, int, np.ndarray}
-_FEW = 1 << 13
-"""Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
 
 _Kernel = Callable[..., None]
 """Takes a namespace, the array for the results, and elements."""
@@ -39,14 +37,6 @@ class Block(Namespace):
 
     def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
         self.start, self.sizes = start, sizes
-
-    @staticmethod
-    def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Select elementwise; `yes` itself if the condition always holds, since results are copied."""
-        same = isinstance(condition, np.ndarray) and isinstance(yes, np.ndarray) and yes.shape == condition.shape
-        if same and condition.all() and yes.dtype == np.result_type(yes, no):
-            return yes
-        return Namespace.where(condition, yes, no)
 
     def iota(self, x: Any) -> Any:
         """The index of each element in C order; of leaves that are computed together, in its leaf."""
@@ -130,7 +120,7 @@ def _empty(leaf: Any, dtype: Any) -> Any:
 def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
     """Return the kernel of a formula of real elements, in a dtype of sums."""
     if isinstance(formula, Combination):
-        given = weights_of(formula, Namespace, numbers, factor)
+        given = weights_of(formula, NUMPY, numbers, factor)
         weights = [number if getattr(number, "ndim", 0) else float(number) for number in given]
         if kind is np.float64 or not any([isinstance(weight, float) and is_extreme(weight) for weight in weights]):
             return functools.partial(_combined, [kind(weight) for weight in weights])
@@ -139,7 +129,7 @@ def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, st
 
     def one(xp: Any, out: Any, *some: Any) -> None:
         first, *others = [part.astype(kind, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
-        first = first if factor is None else product(Namespace, first, factor)
+        first = first if factor is None else product(NUMPY, first, factor)
         np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
 
     return one
@@ -160,7 +150,7 @@ def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
 
 def _combined_in_steps(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
     """The same with weights that float32 does not hold, in two steps each."""
-    np.copyto(out, combined(Namespace, [part.astype(out.dtype, copy=False) for part in some], weights), "same_kind")
+    np.copyto(out, combined(NUMPY, [part.astype(out.dtype, copy=False) for part in some], weights), "same_kind")
 
 
 def _do(work: Sequence[_Work]) -> None:
@@ -230,26 +220,11 @@ class Readable(Backend):
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
         return self.as_given(columns[0], list(map(self._taken_like, columns[0], each(formula, seen, given))))
 
-    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Any:
-        """Return norms over some axes; NumPy for few elements, since frameworks use threads for many."""
-        count = self.count(leaves[0], None)
-        if len(leaves) == 1 and isinstance(count, float) and count <= _FEW and self.readable(leaves):
-            with np.errstate(all="ignore"):
-                return norms.norm(Namespace, self.view(leaves[0]), axes[0], ord)
-        return super().norms_over(leaves, axes, ord)
-
-    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
-        """Return sums over some axes."""
-        if self._all_readable([leaf, weights]):
-            with np.errstate(all="ignore"):
-                return sums.sum_over(Namespace, self.view(leaf), axes, self._seen(weights))
-        return super().sum_over(leaf, axes, weights)
-
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""
         if not self.readable(leaves):
             return super().largest(leaves, counts)
-        found = [ranking.largest(Namespace, self.view(leaf), n) for leaf, n in zip(leaves, counts, strict=True)]
+        found = [ranking.largest(NUMPY, self.view(leaf), n) for leaf, n in zip(leaves, counts, strict=True)]
         return list(map(self._taken_like, leaves, found))
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:

@@ -48,7 +48,7 @@ _SAME = (
 
 
 class Namespace(Defaults):
-    """NumPy functions under the names that formulas use."""
+    """NumPy functions under the names that formulas use; `Defaults` calls the static ones."""
 
     sum, max = staticmethod(np.add.reduce), staticmethod(np.maximum.reduce)
     mask = staticmethod(np.array)
@@ -61,8 +61,7 @@ class Namespace(Defaults):
             importlib.import_module("ml_dtypes")  # from which NumPy knows it
         return np.asarray(x).astype(dtype)
 
-    @staticmethod
-    def complex(real: Any, imag: Any) -> Any:
+    def complex(self, real: Any, imag: Any) -> Any:
         """Combine two parts into complex numbers."""
         found = np.empty(np.shape(real), np.result_type(real.dtype, np.complex64))
         found.real, found.imag = real, imag
@@ -74,45 +73,37 @@ class Namespace(Defaults):
         wide = np.result_type(x.dtype, np.float32)
         return np.matmul(x.astype(wide, copy=False), y.astype(wide, copy=False))
 
-    @staticmethod
-    def max_over(x: Any, axes: Any) -> Any:
+    def max_over(self, x: Any, axes: Any) -> Any:
         """Return the maximum over axes with keepdims; NaN if any is NaN; zero without elements."""
         return np.max(x, axis=axes, keepdims=axes is not None, initial=0.0)
 
-    @staticmethod
-    def power_of_two(x: Any) -> Any:
+    def power_of_two(self, x: Any) -> Any:
         """Round down to a power of two; 1 for zero and nonfinite numbers."""
         return np.where((x > 0.0) & np.isfinite(x), np.ldexp(1.0, np.frexp(x)[1] - 1), 1.0)
 
-    @staticmethod
-    def bits(x: Any) -> Any:
+    def bits(self, x: Any) -> Any:
         """Return the bits of floating-point numbers as integers."""
         own = np.asarray(x)
         return own.astype(own.dtype.newbyteorder("="), copy=False).view(f"int{8 * own.itemsize}")
 
-    @staticmethod
-    def kth_largest(x: Any, count: Any) -> Any:
+    def kth_largest(self, x: Any, count: Any) -> Any:
         """Return the element of a rank, counted from 1, the largest."""
         place = np.size(x) - int(count)
         return np.partition(x, place, axis=None)[place]
 
-    @staticmethod
-    def arange(count: int) -> Any:
+    def arange(self, count: int) -> Any:
         """Return the numbers from zero."""
         return np.arange(count, dtype=np.float64)
 
-    @staticmethod
-    def int32(x: Any) -> Any:
+    def int32(self, x: Any) -> Any:
         """Reduce integers to their lower 32 bits."""
         return np.asarray(x).astype(np.int64).astype(np.int32)
 
-    @staticmethod
-    def float64(x: Any) -> Any:
+    def float64(self, x: Any) -> Any:
         """Convert to float64."""
         return np.asarray(x).astype(np.float64)
 
-    @staticmethod
-    def where(condition: Any, yes: Any, no: Any) -> Any:
+    def where(self, condition: Any, yes: Any, no: Any) -> Any:
         """Select elementwise; a single condition needs no array.
 
         Of many elements, without a branch per element: where no processor predicts the condition, `np.where` takes up
@@ -131,34 +122,34 @@ class Namespace(Defaults):
         mask = np.negative(condition.view(np.int8)).astype(bits)  # all bits, or none
         return ((first ^ second) & mask ^ second).view(kind)
 
-    @staticmethod
-    def stop_gradient(x: Any) -> Any:
+    def stop_gradient(self, x: Any) -> Any:
         """Return x: NumPy has no gradients."""
         return x
 
-    @staticmethod
-    def rounded(x: Any, dtype: str) -> Any:
+    def rounded(self, x: Any, dtype: str) -> Any:
         """Round to a dtype, in float64; to narrower dtypes through float32, as in arithmetic."""
         wide = np.asarray(x, np.float64)
         near = wide if dtype == "float64" else wide.astype(np.float32)
-        return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
+        if dtype == "bfloat16":  # eight significant bits
+            mantissa, exponent = np.frexp(near)
+            return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
+        return near.astype(dtype).astype(np.float64)
 
-    @staticmethod
-    def take(vector: Any, index: Any) -> Any:
+    def take(self, vector: Any, index: Any) -> Any:
         """Select numbers of a vector."""
         return vector[list(index) if isinstance(index, tuple) else index]
 
-    @staticmethod
-    def stack(numbers: Sequence[Any]) -> Any:
+    def stack(self, numbers: Sequence[Any]) -> Any:
         """Stack numbers into a vector."""
         return np.array(numbers, np.float64)
 
 
 for _name in _SAME:
     setattr(Namespace, _name, staticmethod(getattr(np, _name)))
+NUMPY = Namespace()
 
 
-class Floats:
+class _Floats:
     """The functions for Python floats, many times faster than 0-d arrays."""
 
     isfinite = staticmethod(math.isfinite)
@@ -167,33 +158,26 @@ class Floats:
     expm1 = staticmethod(math.expm1)
     log = staticmethod(math.log)
 
-    @staticmethod
-    def stop_gradient(x: float) -> float:
+    def stop_gradient(self, x: float) -> float:
         """Return x: a Python float has no gradient."""
         return x
 
-    @staticmethod
-    def where(condition: bool, yes: float, no: float) -> float:
+    def where(self, condition: bool, yes: float, no: float) -> float:
         """Select one of two numbers."""
         return yes if condition else no
 
-    @staticmethod
-    def stack(numbers: Sequence[float]) -> Any:
+    def stack(self, numbers: Sequence[float]) -> Any:
         """Stack numbers into a vector."""
         return np.array(numbers)
 
-    @staticmethod
-    def rounded(x: float, dtype: str) -> float:
+    def rounded(self, x: float, dtype: str) -> float:
         """Round a Python float to a dtype."""
         if dtype in ("float32", "float64"):
             return x if dtype == "float64" else ctypes.c_float(x).value
-        return float(Namespace.rounded(x, dtype))
+        return float(NUMPY.rounded(x, dtype))
 
 
-def _bfloat16(near: Any) -> Any:
-    """Round float32 to eight significant bits."""
-    mantissa, exponent = np.frexp(near)
-    return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
+_FLOATS = _Floats()
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
@@ -204,13 +188,11 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     ]
     if not static and all([type(operand) is float for operand in given]):
         try:
-            return formula(Floats, *given)
+            return formula(_FLOATS, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
     with np.errstate(all="ignore"):
-        result = formula(Namespace, *given, **static)
-    if type(result) is np.float64:
-        return float(result)
+        result = formula(NUMPY, *given, **static)
     return result if isinstance(result, tuple) or np.ndim(result) else float(result)
 
 
@@ -310,7 +292,7 @@ def _real(leaf: Any, ord: float) -> Any:
     flat = np.asarray(leaf).ravel(order="K")
     if flat.dtype.kind != "c":
         return flat
-    return flat.view(flat.real.dtype) if ord == 2 else sizes_of(Namespace, flat)
+    return flat.view(flat.real.dtype) if ord == 2 else sizes_of(NUMPY, flat)
 
 
 def _blocks(flat: Any) -> Iterator[Any]:

@@ -5,8 +5,9 @@ A call costs more than a few thousand numbers. NumPy releases the GIL, and two t
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import contextvars
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,7 +22,6 @@ CACHED = 1 << 16
 SMALL = 1 << 13
 """Leaves up to this size are computed together."""
 _MOST = 4
-_pool: ThreadPoolExecutor | None = None
 
 
 def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, list[int]]]:
@@ -40,18 +40,16 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
     if not worth(len(items), sum(sizes)):
         return one_by_one(function, items, sizes)
     out: list[Any] = [None] * len(items)
-    waiting = collections.deque(sorted(range(len(items)), key=sizes.__getitem__, reverse=True))
+    waiting = iter(sorted(range(len(items)), key=sizes.__getitem__, reverse=True))  # threads share it
 
     def work() -> None:
-        while waiting:
-            try:
-                i = waiting.popleft()
-            except IndexError:  # another thread took the last one
-                return
+        for i in waiting:
             out[i] = function(items[i])
 
-    others = [_started(work) for _ in range(min(_count(), len(items)) - 1)]
-    started = [other for other in others if other is not None]
+    started: list[Future[None]] = []
+    with contextlib.suppress(RuntimeError):  # no thread starts while the interpreter shuts down
+        for _ in range(min(_count(), len(items)) - 1):  # the context holds NumPy's error state
+            started.append(_threads().submit(contextvars.copy_context().run, work))
     try:
         work()
     finally:
@@ -66,14 +64,6 @@ def worth(items: int, elements: int) -> bool:
     return items > 1 and elements >= WORTH and _count() > 1
 
 
-def _started(work: Callable[[], None]) -> Future[None] | None:
-    """Start work on another thread; None if the interpreter is shutting down."""
-    try:  # copies the context, which holds NumPy's error state
-        return _threads().submit(contextvars.copy_context().run, work)
-    except RuntimeError:
-        return None
-
-
 def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Map a function over items on this thread."""
     return [function(item) for item in items]
@@ -86,18 +76,10 @@ def _count() -> int:
     return max(1, min(_MOST, cores, int(wanted) if wanted.isdigit() else _MOST))
 
 
+@functools.cache
 def _threads() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(_MOST, thread_name_prefix="gradxform")
-    return _pool
-
-
-def _forget() -> None:
-    """Forget the threads: the child of a fork has none."""
-    global _pool
-    _pool = None
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="gradxform")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_threads.cache_clear)  # the child of a fork has no threads
