@@ -86,7 +86,8 @@ class Namespace(Defaults):
         own = np.asarray(x)
         return own.astype(own.dtype.newbyteorder("="), copy=False).view(f"int{8 * own.itemsize}")
 
-    def kth_largest(self, x: Any, count: Any) -> Any:
+    @staticmethod
+    def kth_largest(x: Any, count: Any) -> Any:
         """Return the element of a rank, counted from 1, the largest."""
         place = np.size(x) - int(count)
         return np.partition(x, place, axis=None)[place]
