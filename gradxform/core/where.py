@@ -22,19 +22,6 @@ from gradxform.backend import lookup
 from gradxform.backend.errors import short
 from gradxform.core.tree import Tree
 
-Where = Any
-"""A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
-Pattern = str | re.Pattern[str]
-FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-_SIMPLE = (str, re.Pattern, *FUNCTIONS)
-_NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
-_MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
-"""Functions of whole trees, as optax masks call them."""
-_WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_MOST = 8  # globs with more wildcards could take exponential time
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` and FSDP add to the names of parameters
-_WRAPPER = re.compile(rf"(?<![^/.])(?:{'|'.join(_WRAPPERS)})[/.]")
-
 
 class Variables(tuple[Any, ...]):
     """A selection of variables, compared and hashed by identity."""
@@ -57,6 +44,20 @@ class Variables(tuple[Any, ...]):
         return f"<{len(names)} variable{'s' * (len(names) != 1)}>"
 
 
+Where = Any
+"""A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
+Pattern = str | re.Pattern[str]
+FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_SIMPLE = (str, re.Pattern, Variables, *FUNCTIONS)
+_NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
+_MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
+"""Functions of whole trees, as optax masks call them."""
+_WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_MOST = 8  # globs with more wildcards could take exponential time
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` and FSDP add to the names of parameters
+_WRAPPER = re.compile(rf"(?<![^/.])(?:{'|'.join(_WRAPPERS)})[/.]")
+
+
 class Choice(NamedTuple):
     """A `where` in parts; each part may choose a leaf."""
 
@@ -69,8 +70,6 @@ class Choice(NamedTuple):
 
 def recorded(where: Where) -> Where:
     """Wrap the variables of a `where` in `Variables`, to store it as a hyperparameter."""
-    if isinstance(where, Variables):
-        return where
     if type(where) is dict and where and all(map(_is_variable, where.values())):
         return Variables(where.values())
     if type(where) not in (list, tuple):
@@ -90,35 +89,32 @@ def check(transform: str, where: Where) -> Choice:
         ValueError: a glob has more than eight wildcards.
     """
     where = recorded(where)
-    listed = isinstance(where, (list, tuple)) and not isinstance(where, Variables) and not hasattr(where, "_fields")
+    listed = type(where) in (list, tuple)
     items = where if listed else [where]
-    variables = tuple(each for item in items if isinstance(item, Variables) for each in item)
-    rest = [item for item in items if not isinstance(item, Variables)]
-    is_tree = not (variables or any(isinstance(item, _SIMPLE) for item in rest) or (callable(where) and not listed))
-    for item in rest:
-        hint = "" if listed and not is_tree and not isinstance(item, _SIMPLE) else _hint(item)
-        if hint is not None and not (item is None and listed and is_tree):
+    mixed = listed and any(isinstance(item, _SIMPLE) for item in items)
+    for item in items:
+        hint = "" if mixed and not isinstance(item, _SIMPLE) else _hint(item)
+        if hint is not None and (mixed or not listed or item is not None):
             raise TypeError(
                 f"{transform}: where must be a glob ('encoder/**'), an re.Pattern, a function of path or (path, leaf), "
                 f"a variable, a list of these, or a tree of bools, got {type(item).__name__} {short(item)}{hint}"
             )
         if isinstance(item, str):
             expression(item)
-    if is_tree:
+    if not mixed and (listed or not (isinstance(where, _SIMPLE) or callable(where))):
         return Choice(tree=where)
-    selections = [item for item in rest if isinstance(item, (str, re.Pattern))]
-    functions = tuple((item, _takes_leaf(transform, item)) for item in rest if callable(item))
-    return Choice((*selections, Variables(variables)) if variables else tuple(selections), functions)
+    variables = Variables(each for item in items if isinstance(item, Variables) for each in item)
+    patterns = [item for item in items if isinstance(item, (str, re.Pattern))]
+    functions = tuple((item, _takes_leaf(transform, item)) for item in items if callable(item))
+    return Choice((*patterns, variables) if variables else tuple(patterns), functions)
 
 
 def _hint(item: Any) -> str | None:
     """Return what to write instead of an object that cannot choose leaves, if known; None if it can."""
     if isinstance(item, _SIMPLE):
         return "" if isinstance(item, re.Pattern) and isinstance(item.pattern, bytes) else None
-    if hasattr(item, "named_parameters"):
-        return "; write list(module.parameters()), or a pattern"
-    if hasattr(item, "trainable_variables"):
-        return "; write module.trainable_variables, or a pattern"
+    if hasattr(item, "named_parameters") or hasattr(item, "trainable_variables"):
+        return "; write list(module.parameters()) or module.trainable_variables, or a pattern"
     if isinstance(item, Iterator):
         return ", which can be read once; write list(...) of it"
     number = item is None or (isinstance(item, (int, float, bytes)) and not _is_bool(item))
