@@ -82,18 +82,11 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def difference(paths: Sequence[str], others: Sequence[str], one: str, other: str) -> str:
-    """Describe the first path that one of two trees lacks, and what each has there."""
+    """Describe the first path that one of two trees lacks."""
     for path in (*paths, *others):
         if path not in paths or path not in others:
-            where = repr(path) if path else "the root"
-            return f"{where}: {_there(path, paths)} in {one}, {_there(path, others)} in {other}"
+            return f"{repr(path) if path else 'the root'}: a leaf in {one if path in paths else other} only"
     return f"{paths[0]!r}: the same leaves in another order"
-
-
-def _there(path: str, paths: Sequence[str]) -> str:
-    if path in paths:
-        return "a leaf"
-    return "keys" if any(not path or each.startswith(f"{path}/") for each in paths) else "nothing"
 
 
 # --- the leaves beside the active ones -------------------------------------------------------------------------------

@@ -204,10 +204,6 @@ class Leaves(NamedTuple):
     def dense(self) -> Self:
         """Make the active leaves dense; reject integers."""
         self.check()
-        return self.densified()
-
-    def densified(self) -> Self:
-        """Make the active leaves dense."""
         if self.source.rebuild is None or self.backend.dense is None:
             return self
         rebuild, leaves = list(self.source.rebuild), list(self.leaves)

@@ -205,16 +205,16 @@ class Measured(Leaves):
         """
         if not self.groups:
             return norms, *[numbers for numbers, _ in beside]
-        count, double = len(self.source.slots), [float(dtype in DOUBLE) for dtype in self.source.dtypes]
-        known = [(self.vector([1.0] * len(double)), math.inf), (self.vector(double), math.inf)]
-        given = [(self._by_slot(value), order) for value, order in [(norms.value, ord), *beside, *known]]
+        count, slots = len(self.source.slots), self.by_slot(norms)
+        known = [(slots.there, math.inf), (slots.double, math.inf)]
+        given = [(slots.values, ord), *[(self._by_slot(numbers), order) for numbers, order in beside], *known]
         slices = [group for group in self.groups if group.by_leaf and count]
         told = len(given) if not all(group.traced for group in slices) else len(given) - len(known)
         for group in reversed(slices):
             found = devices.of_slots(self.backend, group, count, given[:told], self._like)
             given[:told] = [(value, order) for value, (_, order) in zip(found, given, strict=False)]
-        value, *others, there, wide = [value for value, _ in given]
-        return norms._replace(value=self._of_leaves(value), slots=Slots(value, there, wide)), *others
+        value, *others, there, double = [value for value, _ in given]
+        return norms._replace(value=self._of_leaves(value), slots=Slots(value, there, double)), *others
 
     def shared(
         self, asked: Sequence[tuple[devices.Own, float]], groups: Sequence[Group] | None = None
@@ -244,6 +244,12 @@ class Measured(Leaves):
     def vector(self, numbers: Sequence[Any]) -> Array:
         """Turn numbers of the leaves into a vector."""
         return self.backend.compute(formulas.stack, *numbers) if numbers else self.backend.compute(_no_numbers)
+
+    def by_slot(self, norms: Norm) -> Slots:
+        """Arrange the norms of this device's leaves by slot."""
+        double = [float(dtype in DOUBLE) for dtype in self.source.dtypes]
+        vectors = norms.value, self.vector([1.0] * len(double)), self.vector(double)
+        return Slots(*map(self._by_slot, vectors))
 
     def _by_slot(self, numbers: Array) -> Array:
         """Arrange numbers of the leaves by slot; zero where there is no active leaf."""

@@ -56,10 +56,10 @@ class Fresh:
         view = self.view
         if view is None:
             return self.params
-        source, dense = view.source, view.densified().leaves
-        floating = [i for i, dtype in enumerate(source.dtypes) if dtype in INEXACT]
-        wide = view.backend.elementwise(formulas.same, [view.backend.zeros([dense[i] for i in floating])], ())
-        leaves = put([None] * len(source.slots), [source.kept[i] for i in floating], wide)
+        dense, source = view.focus([dtype in INEXACT for dtype in view.source.dtypes]).dense(), view.source
+        zeros = view.backend.zeros([dense.leaves[i] for i in dense.chosen])
+        slots = [source.kept[i] for i in dense.chosen]
+        leaves = put([None] * len(source.slots), slots, view.backend.elementwise(formulas.same, [zeros], ()))
         return view.backend.unflatten(source.structure, leaves)
 
     @property
@@ -249,25 +249,19 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
 
     Rows are sorted by path, so the order is the same in every framework.
     """
-    norms, compute, none = norm.value, view.backend.compute, float("nan")
-    if rows == 1 and len(getattr(norms, "shape", ())) == 0:
-        return compute(formulas.stack, norms)
+    if rows == 1 and not len(getattr(norm.value, "shape", ())):
+        return view.backend.compute(formulas.stack, norm.value)
     if rows != len(view.source.slots):
         raise ValueError(
             f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; make it with "
             "tx.init of parameters with the gradients' structure"
         )
-    if norm.slots is not None:
-        return compute(_ordered, norm.slots.values, norm.slots.there, order=_order(view))
-    if not view.leaves:
-        return compute(formulas.stack, *[none] * rows)
-    row_of = rows_of(view)
-    if len(view.chosen) == len(view.leaves) and row_of == tuple(range(rows)):
-        return norms
-    places = {row_of[place]: place for place in view.chosen}
-    index, there = tuple(places.get(row, 0) for row in range(rows)), tuple(row in places for row in range(rows))
-    found = compute(formulas.take, norms, index=index)
-    return found if all(there) else compute(formulas.where_active, found, none, active=there)
+    order, slots = _order(view), norm.slots
+    if slots is None:
+        if len(view.chosen) == rows and order == tuple(range(rows)):
+            return norm.value
+        slots = view.by_slot(norm)
+    return view.backend.compute(_ordered, slots.values, slots.there, order=order)
 
 
 def rows_of(view: Tree) -> tuple[int, ...]:
