@@ -140,7 +140,8 @@ class Holder:
             return None
         if self.tx.stateful:
             align.check_state(view, state)
-        extra = {"gradients": self.by_key(gradients)} if "gradients" in self.tx.traits.needs else {}
+        needs = "gradients" in self.tx.traits.needs
+        extra = {"gradients": None if flushes else self.by_key(gradients)} if needs else {}
         context = Context(self.by_key(old), extra, owned, added=True, flushes=flushes)
         return Added(view, *self.tx.rule(view, state, context))
 

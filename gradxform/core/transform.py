@@ -361,7 +361,9 @@ def scheduled(
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
     try:
-        return schedule(step)
+        value = schedule(step)
+        constant = isinstance(value, (int, float)) and not isinstance(step, (int, float))
+        return xp.float64(value) if constant else value  # under torch.compile it must be a tensor
     except TypeError as error:
         if type(schedule).__module__.partition(".")[0] != "keras":
             raise

@@ -25,7 +25,8 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
 
     Place it after the optimizer's own transform and before ``scale(-learning_rate)``, where an update has the sign of
     the gradients that it averages. After that, updates point against the gradients: ``negated=True``. An update whose
-    elements all agree keeps every bit. An element that disagrees and is not finite turns its update into NaN.
+    elements all agree keeps every bit. An element that disagrees and is not finite turns its update into NaN. When an
+    adapter flushes a window of `accumulate` around it, there is no gradient, and the update stays as it is.
 
     Args:
         eps: Smallest share to divide by, dimensionless: a number, a 0-d array or a schedule.
@@ -58,6 +59,8 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
 
     def rule(g: Tree, context: Context) -> Tree:
         g.check_real("cautious", "a complex number has no sign")
+        if context.extra.get("gradients", ...) is None:  # an adapter flushes a window, so there is no gradient
+            return g
         gradients = align.gradients(g, context.extra.get("gradients"), "cautious")
         for i, leaf in zip(g.chosen, gradients, strict=True):
             if (kind := g.backend.dtype(leaf)) not in REAL:

@@ -12,7 +12,7 @@ from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import Fresh, applied_if, stored
-from gradxform.core.transform import Context, GradientTransformation, stateful, stateless, unconverted
+from gradxform.core.transform import Context, GradientTransformation, ScheduleState, stateful, stateless, unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.transforms.accumulating import AccumulateState
@@ -228,9 +228,12 @@ def has_updated(state: Any) -> Any:
     return due(state)
 
 
+_SKIPPING = AccumulateState, SkipLargeState, SkipNonfiniteState
+
+
 def due(state: Any) -> Any:
     """Whether nothing in a state skips the step; True for other objects."""
-    if isinstance(state, (AccumulateState, SkipLargeState, SkipNonfiniteState)):
+    if isinstance(state, _SKIPPING):
         return _all([unwrapped(state.due), due(state.inner)])
     return _all(map(due, holding.parts(state) or ()))
 
@@ -240,12 +243,14 @@ def is_due(tx: GradientTransformation, state: Any) -> Any:
 
     Conditions inside a mask concern only the masked variables, and are ignored.
     """
-    traits = tx.traits
+    traits, state = tx.traits, state.inner if isinstance(state, ScheduleState) else state
     if not tx.stateful or (traits.masks is not None and traits.states is None):
         return True
-    if traits.states is None:
-        return due(state)
-    return _all([is_due(part, inner) for part, inner in zip(traits.parts, traits.states(state), strict=True)])
+    if traits.states is not None:
+        return _all([is_due(part, inner) for part, inner in zip(traits.parts, traits.states(state), strict=True)])
+    if isinstance(state, _SKIPPING):
+        return _all([unwrapped(state.due), *[is_due(part, state.inner) for part in traits.parts]])
+    return due(state)
 
 
 def _all(conditions: Iterable[Any]) -> Any:

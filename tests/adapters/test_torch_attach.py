@@ -620,3 +620,16 @@ def test_a_parameter_that_grows_is_attached_again() -> None:
     gx.torch.attach(optimizer, gx.trace(0.5))
     optimizer.step()
     assert torch.equal(longer, torch.full((3,), -1.0))
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_window_in_a_mask_within_a_condition_holds_back_its_own_leaves_alone(every: int) -> None:
+    inside, beside = parameter([1.0]), parameter([1.0])
+    optimizer = torch.optim.SGD([inside, beside], lr=0.5)
+    tx = gx.skip_nonfinite(gx.masked(gx.accumulate(gx.identity(), every), "0"))
+    gx.torch.attach(optimizer, tx)
+    for _ in range(2):
+        inside.grad, beside.grad = torch.ones(1), torch.ones(1)
+        optimizer.step()
+    assert beside.item() == -1.0
+    assert inside.item() == (-0.5 if every == 2 else 0.0)

@@ -250,3 +250,14 @@ def test_an_infinite_parameter_stays() -> None:
     w.grad = torch.tensor([0.0, 0.1])
     optimizer.step()
     assert w.tolist() == [-float("inf"), float(np.float32(1.0) - np.float32(0.1))]
+
+
+def test_a_flushed_window_of_cautious_updates_stays_as_it_is() -> None:
+    """There is no gradient to compare it with."""
+    weight = parameter([1.0, 1.0])
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    handle = gx.torch.attach(optimizer, gx.accumulate(gx.cautious(), 3), on="updates")
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    handle.flush()
+    assert weight.tolist() == [-0.5, -0.5]
