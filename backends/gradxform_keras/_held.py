@@ -13,10 +13,8 @@ import numpy as np
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
-from gradxform.core import updates
-from gradxform.core.holder import Holder
+from gradxform.core.holder import GRADIENTS, UPDATES, Holder, with_updates
 from gradxform.core.transform import hyperparameters
-from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
@@ -194,7 +192,7 @@ class HeldUpdates(Held):
                 return
             view, there = made.after.settled(), self.holder.positions(made.after.source.kept)
             new, before = [now[i] for i in there], [old[i] for i in there]
-            moved = updates.moved(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
+            moved = with_updates(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
             self.step.stopped = set(self.holder.positions(view.skipped()))
             ends = [b if i in self.step.stopped else m for i, b, m in zip(there, before, moved, strict=True)]
             self._place([self.variables[i] for i in there], self.backend.cast(ends, before))

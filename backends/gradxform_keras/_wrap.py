@@ -10,9 +10,8 @@ import keras
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
-from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
-from gradxform.core.updates import GRADIENTS
+from gradxform.core.holder import GRADIENTS, check_place
 from gradxform.core.where import path_of
 from gradxform_keras import _private
 from gradxform_keras._expression import registered, restored, warn_if_unsaved, written
@@ -80,7 +79,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             f"keras.wrap: Keras's backend is {keras.backend.backend()!r}, which does not train; set KERAS_BACKEND to "
             f"one of {', '.join(_BACKENDS)}"
         )
-    updates.check_place("keras.wrap", on, tx)
+    check_place("keras.wrap", on, tx)
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

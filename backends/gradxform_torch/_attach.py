@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
-from gradxform.core.updates import GRADIENTS, UPDATES
+from gradxform.core.holder import GRADIENTS, UPDATES, check_place
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
@@ -82,7 +81,7 @@ def attach(
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
-    updates.check_place("torch.attach", on, tx)
+    check_place("torch.attach", on, tx)
     if names is not None:
         _name(bare(optimizer), all_named("torch.attach", tx, names))
     try:

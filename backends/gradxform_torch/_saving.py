@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.core.updates import GRADIENTS
+from gradxform.core.holder import GRADIENTS
 from gradxform.functions.convert import matched
 from gradxform_torch._optimizers import device_of, named_of
 from gradxform_torch._parameters import paths_of, started

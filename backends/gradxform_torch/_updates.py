@@ -9,8 +9,7 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.core import state as stateful
-from gradxform.core import updates
-from gradxform.core.holder import Holder
+from gradxform.core.holder import Holder, with_updates
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.skipping import is_due
@@ -107,12 +106,12 @@ def _write(named: Named, old: Sequence[Any], after: Tree, due: Any) -> None:
     if place_of([update for update, _, _ in rows]) != DEVICE:
         for row in rows:
             for update, new, before in _pieces(row):
-                new.copy_(updates.moved(backend, [update], [new], [before], due)[0])
+                new.copy_(with_updates(backend, [update], [new], [before], due)[0])
     elif rows:
         given, own, starts = (list(column) for column in zip(*rows, strict=True))
         # Half precision has wider updates, which may be written if no state holds them.
         out = [x if p.dtype != x.dtype and after.owned[i] else p for i, x, p in zip(on, given, own, strict=True)]
-        made = updates.moved(backend, given, own, starts, due, out)
+        made = with_updates(backend, given, own, starts, due, out)
         left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
         if left:
             _private.foreach_copy_([p for p, _ in left], [q for _, q in left])

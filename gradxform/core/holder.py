@@ -1,4 +1,4 @@
-"""What adapters share: variables by path, and a transformation's state for them."""
+"""What adapters share: variables by path, a transformation's state for them, and updates that an optimizer adds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import align, updates
+from gradxform.core import align
 from gradxform.core.transform import Context, GradientTransformation
 from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
-from gradxform.numerics import Array
+from gradxform.numerics import Array, dtype_name
+
+GRADIENTS, UPDATES = "gradients", "updates"
 
 
 class Step(NamedTuple):
@@ -131,7 +133,8 @@ class Holder:
     ) -> Added | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
-        found = updates.differences(self.backend, [new[i] for i in there], [old[i] for i in there])
+        columns = [[values[i] for i in there] for values in (new, old)]
+        found = self.backend.elementwise(_difference, columns, ()) if there else []
         slots: list[Any] = [None] * len(old)
         for i, update in zip(there, found, strict=True):
             slots[i] = update
@@ -172,3 +175,52 @@ class Holder:
     def state(self, arrays: Mapping[str, Array]) -> Any:
         """The state with these arrays."""
         return self.backend.unflatten(self._form, [None if path is None else arrays[path] for path in self._places])
+
+
+# --- updates, which an optimizer adds to parameters ------------------------------------------------------------------
+
+
+def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
+    """Reject a place that is neither of the two, and the gradients for transforms of updates.
+
+    Raises:
+        ValueError: names both, or what to write.
+    """
+    if not isinstance(on, str) or on not in (GRADIENTS, UPDATES):
+        raise ValueError(
+            f"{transform}: on must be 'gradients' (before the optimizer's step) or 'updates' (what it adds to the "
+            f"parameters), got {on!r}"
+        )
+    if on == GRADIENTS and "gradients" in tx.traits.needs:
+        raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
+
+
+def with_updates(
+    backend: Backend,
+    updates: Sequence[Array],
+    new: Sequence[Array],
+    old: Sequence[Array],
+    due: Any,
+    out: Sequence[Array] | None = None,
+) -> list[Array]:
+    """Return parameters with other updates, in the dtypes of the updates; they may be written into `out`.
+
+    An element whose update is still new - old is the new one, and one whose update is zero the old one, bit for bit.
+    Others are old + update, rounded once. If the step is not due, all are the old ones.
+    """
+    formula, numbers = (_moved, []) if due is True else (_moved_if, [due])
+    return backend.each(formula, [updates, new, old], numbers, out)
+
+
+def _difference(xp: Any, new: Array, old: Array) -> Array:
+    return xp.where(new == old, xp.zeros_like(new), new - old)  # an infinite parameter may stay
+
+
+def _moved(xp: Any, update: Array, new: Array, old: Array) -> Array:
+    after, before = (xp.cast(x, dtype_name(update)) for x in (new, old))
+    changed = xp.where(update == 0.0, before, before + update)
+    return xp.where(update == after - before, after, changed)
+
+
+def _moved_if(xp: Any, update: Array, new: Array, old: Array, due: Array) -> Array:
+    return xp.where(due > 0.0, _moved(xp, update, new, old), xp.cast(old, dtype_name(update)))

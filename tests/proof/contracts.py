@@ -55,7 +55,7 @@ SEAMS = {
     "torch.attach, saving": "gradxform_torch._attach:Attached._after_saving",
     "torch.attach, hook": "gradxform_torch._attach:Attached._before_step",
     "torch.attach, updates": "gradxform_torch._attach:Attached._after_updates",
-    "moved parameters": "gradxform.core.updates:_moved",
+    "moved parameters": "gradxform.core.holder:_moved",
     "reached": "gradxform.core.transform:GradientTransformation.reached",
     "tensorflow.apply": "gradxform_tensorflow._apply:apply",
     "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
