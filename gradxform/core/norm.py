@@ -91,7 +91,7 @@ class Measured(Leaves):
             return self._own_norm_of(norms, ord)
         values, _, double = norms.slots
         asked = [(lambda mask: self.total(values, mask, ord), ord)]
-        if self._traced:
+        if all(group.traced for group in self.groups):
             return Norm(self.shared(asked)[0], self._is_single(self.chosen), self.backend)
         value, wide = self.shared([*asked, (lambda mask: self.total(double, mask, math.inf), math.inf)])
         single = self.backend.compute(formulas.difference, 1.0, wide)
@@ -232,10 +232,6 @@ class Measured(Leaves):
         mask = (True,) * len(self.source.slots)
         found = devices.whole(self.backend, groups, asked, [mask], self._like)
         return [self.backend.compute(formulas.take, found, index=i) for i in range(len(asked))]
-
-    @property
-    def _traced(self) -> bool:
-        return all(group.traced for group in self.groups)
 
     @property
     def _like(self) -> Array | None:

@@ -111,8 +111,10 @@ def between(view: Tree, number: Any, low: float, high: float) -> Any:
 
 def shares(view: Tree, decay: Any) -> tuple[Any, Any]:
     """Return the weights 1 - d and d of a new and an old value; float32 would not hold the first of 1 - 0.999."""
+    if arguments.static(decay):
+        return 1.0 - decay, decay
     old = between(view, decay, 0.0, 1.0)
-    return 1.0 - old if arguments.static(old) else view.backend.compute(formulas.difference, 1.0, old), old
+    return view.backend.compute(formulas.difference, 1.0, old), old
 
 
 def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
