@@ -31,6 +31,12 @@ Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[A
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
 Axes = Sequence[tuple[int, ...]]
 """The axes of the slices, per leaf."""
+Row = Sequence[Any]
+"""An item for each leaf, or for each number of a formula."""
+Given = Row | None
+"""The same, if it is given."""
+Columns = Sequence[Sequence[Array]]
+"""The leaves, and the arrays beside them."""
 
 
 class Devices(Protocol):
@@ -288,13 +294,7 @@ class Backend(abc.ABC):
             return self._of_each(clipped, self.multiply(wide, factors, inplace), leaves)
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Array] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """Compute `formula(xp, *elements, *numbers, **static)` for each row of the columns.
 
@@ -311,13 +311,7 @@ class Backend(abc.ABC):
                 for factor, *column in zip(each_factor, *columns, strict=True)
             ]
 
-    def each(
-        self,
-        formula: Callable[..., Array],
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-        out: Sequence[Array] | None = None,
-    ) -> list[Array]:
+    def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Compute a formula that selects and does not round, in the leaves' dtypes; possibly written into `out`."""
 
         def selected(xp: Any, leaf: Array, *others: Array) -> Array:
@@ -346,7 +340,7 @@ class Backend(abc.ABC):
     def of_matrices(
         self,
         formula: Callable[..., Array],
-        leaves: Sequence[Array],
+        leaves: Row,
         sides: Sequence[matrices.Sides],
         dtype: str | None,
         **static: Any,

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Backend, Columns, Given, Row
 from gradxform.numerics import Array, ranking, sums_dtype
 from gradxform.numerics.elementwise import Combination, Formula, combined, weights_of
 from gradxform.numerics.rescale import is_extreme, product
@@ -46,12 +46,7 @@ class Block(Namespace):
 
 
 def of_leaves(
-    formula: Formula,
-    columns: Sequence[Sequence[Any]],
-    numbers: Sequence[Any],
-    factors: Sequence[Any],
-    static: dict[str, Any],
-    into: Sequence[Any] | None = None,
+    formula: Formula, columns: Columns, numbers: Row, factors: Row, static: dict[str, Any], into: Given = None
 ) -> list[Any]:
     """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one dtype together.
 
@@ -91,7 +86,7 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
     return factor, tuple([part.dtype for part in row])
 
 
-def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
     given, out = [np.float64(number) for number in numbers], [_empty(leaf, leaf.dtype) for leaf in columns[0]]
 
@@ -191,13 +186,7 @@ class Readable(Backend):
         return self.from_numpy(array)
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Array] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         by = [None] * len(columns[0]) if factors is None else factors
@@ -206,13 +195,7 @@ class Readable(Backend):
         *seen, given, by = [list(map(self._seen, some)) for some in (*columns, numbers, by)]
         return list(map(self.taken, of_leaves(formula, seen, given, by, static)))
 
-    def each(
-        self,
-        formula: Callable[..., Array],
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-        out: Sequence[Array] | None = None,
-    ) -> list[Array]:
+    def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Apply a formula that selects to the elements of each leaf, in their dtypes; NumPy if one has many."""
         large = any([self.count(leaf, None) > BLOCK for leaf in columns[0]])
         if not large or not self._all_readable([*itertools.chain(*columns), *numbers]):
