@@ -26,6 +26,7 @@ from gradxform.numerics import (
     widest,
 )
 from gradxform.numerics.elementwise import Formula
+from gradxform.numerics.matrices import Sides
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
@@ -338,12 +339,7 @@ class Backend(abc.ABC):
         return None
 
     def of_matrices(
-        self,
-        formula: Callable[..., Array],
-        leaves: Row,
-        sides: Sequence[matrices.Sides],
-        dtype: str | None,
-        **static: Any,
+        self, formula: Callable[..., Array], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Array]:
         """Compute `formula(xp, matrices, **static)` of each leaf's matrices, in a dtype or in the leaf's own.
 

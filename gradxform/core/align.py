@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
+from gradxform.core.leaves import put
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 
@@ -24,10 +25,7 @@ class Aligned(NamedTuple):
 
     def tree(self, backend: Backend, leaves: Sequence[Any]) -> Any:
         """Rebuild the other tree with new leaves, given in the order of the slots."""
-        own = list(leaves)
-        for leaf, place in zip(leaves, self.order or (), strict=False):
-            own[place] = leaf
-        return backend.unflatten(self.structure, own)
+        return backend.unflatten(self.structure, leaves if self.order is None else put(leaves, self.order, leaves))
 
     def replaced(self, view: Tree, new: Sequence[Array]) -> Any:
         """Rebuild the other tree, a state, with new leaves in the active places of a view, in the dtypes of the old."""

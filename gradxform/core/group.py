@@ -49,11 +49,7 @@ def devices_of(backend: Backend, axis: Any) -> Devices:
 
 
 def whole(
-    backend: Backend,
-    groups: Sequence[Group],
-    asked: Sequence[tuple[Own, float]],
-    masks: Sequence[Mask],
-    like: Array | None,
+    backend: Backend, groups: Sequence[Group], asked: Sequence[tuple[Own, float]], masks: Sequence[Mask], like: Any
 ) -> Array:
     """Combine numbers over all devices of some groups; return a vector with those of one mask after another.
 

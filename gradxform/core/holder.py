@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Backend, Given, Row
 from gradxform.core import align
+from gradxform.core.leaves import put
 from gradxform.core.transform import Context, GradientTransformation
 from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
@@ -43,12 +44,7 @@ class Holder:
     """
 
     def __init__(
-        self,
-        tx: GradientTransformation,
-        backend: Backend,
-        paths: Sequence[str],
-        variables: Sequence[Any] = (),
-        sort: bool = False,
+        self, tx: GradientTransformation, backend: Backend, paths: Row, variables: Row = (), sort: bool = False
     ) -> None:
         """Keep them.
 
@@ -90,16 +86,11 @@ class Holder:
         return items if self._order is None else [items[i] for i in self._order]
 
     def _unsorted(self, items: Sequence[Any]) -> list[Any]:
-        found = list(items)
-        for place, item in zip(self._order or (), items, strict=False):
-            found[place] = item
-        return found
+        return list(items) if self._order is None else put(items, self._order, items)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(
-        self, what: str, gradients: Sequence[Any], state: Any, params: Sequence[Any], flushes: bool = False
-    ) -> Step:
+    def step(self, what: str, gradients: Row, state: Any, params: Row, flushes: bool = False) -> Step:
         """Transform the gradients of a step; of zeros if unfinished windows are flushed.
 
         Raises:
@@ -123,13 +114,7 @@ class Holder:
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
     def added(
-        self,
-        old: Sequence[Any],
-        new: Sequence[Any],
-        state: Any,
-        gradients: Sequence[Any],
-        owned: bool = False,
-        flushes: bool = False,
+        self, old: Row, new: Row, state: Any, gradients: Row, owned: bool = False, flushes: bool = False
     ) -> Added | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
@@ -195,14 +180,7 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
         raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
 
 
-def with_updates(
-    backend: Backend,
-    updates: Sequence[Array],
-    new: Sequence[Array],
-    old: Sequence[Array],
-    due: Any,
-    out: Sequence[Array] | None = None,
-) -> list[Array]:
+def with_updates(backend: Backend, updates: Row, new: Row, old: Row, due: Any, out: Given = None) -> list[Array]:
     """Return parameters with other updates, in the dtypes of the updates; they may be written into `out`.
 
     An element whose update is still new - old is the new one, and one whose update is zero the old one, bit for bit.

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform.backend.errors import not_an_array
 from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Backend, Given, Row
 from gradxform.core.group import Group, Mask
 from gradxform.numerics import DOUBLE, Array, formulas
 
@@ -100,14 +100,7 @@ class Leaves(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        backend: Backend,
-        slots: Sequence[Any],
-        structure: Any,
-        paths: Paths,
-        *,
-        inplace: bool = False,
-        owners: Sequence[Any] | None = None,
+        cls, backend: Backend, slots: Row, structure: Any, paths: Paths, *, inplace: bool = False, owners: Given = None
     ) -> Self:
         """Build a view of leaves found by a tree engine or an adapter."""
         given, types = slots, set(map(type, slots))
@@ -322,9 +315,7 @@ class Leaves(NamedTuple):
 
 
 def put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Return the items with new ones in some places, which ascend."""
-    if len(places) == len(items):
-        return list(new)
+    """Return the items with new ones in some places."""
     out = list(items)
     for place, item in zip(places, new, strict=True):
         out[place] = item

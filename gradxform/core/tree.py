@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core.leaves import NARROW, REAL, SINGLE
+from gradxform.backend.protocol import Given, Row
+from gradxform.core.leaves import NARROW, REAL, SINGLE, put
 from gradxform.core.norm import Measured, Norm
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Formula
@@ -56,8 +57,7 @@ class Tree(Measured):
             if pending is not None:
                 factor, left[own[0]] = compute(formulas.joined, factor, pending)
             made = backend.multiply_over(view._widened(own), over, factor, [view.owned[i] for i in own])
-            for place, leaf in zip(places, made, strict=True):
-                new[place] = leaf
+            new = put(new, places, made)
         view = view.given(new, applied=False)
         if not left:
             return view
@@ -142,14 +142,7 @@ class Tree(Measured):
 
     # --- elementwise formulas ------------------------------------------------------------------------------------
 
-    def mapped(
-        self,
-        formula: Formula,
-        *columns: Sequence[Any],
-        numbers: Sequence[Any] = (),
-        out: Sequence[Any] | None = None,
-        **static: Any,
-    ) -> list[Any]:
+    def mapped(self, formula: Formula, *columns: Row, numbers: Row = (), out: Given = None, **static: Any) -> list[Any]:
         """Apply an elementwise formula to the active leaves, including pending factors, and to columns; round once.
 
         The leaves are dense. The result goes into `out` if given.
@@ -175,11 +168,9 @@ class Tree(Measured):
         """Convert leaves to the dtypes of their sums."""
         found = [self.leaves[i] for i in places]
         narrow = [n for n, i in enumerate(places) if self.source.dtypes[i] in NARROW]
-        if narrow:
-            wide = self.backend.elementwise(formulas.same, [[found[n] for n in narrow]], ())
-            for n, leaf in zip(narrow, wide, strict=True):
-                found[n] = leaf
-        return found
+        if not narrow:
+            return found
+        return put(found, narrow, self.backend.elementwise(formulas.same, [[found[n] for n in narrow]], ()))
 
     def _bound(self, bound: Any, dtype: str | None) -> Any:
         """Round a bound to a dtype, if there are both."""
