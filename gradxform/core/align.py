@@ -120,9 +120,8 @@ def gradients(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(
-            f"{transform} needs the gradients beside the updates: pass gradients=gradients to tx.update, with "
-            "gx.jax.as_optax(tx) in optax.chain; instead of apply_, use gx.torch.attach(optimizer, tx, on='updates') "
-            "or gx.keras.wrap(optimizer, tx, on='updates')"
+            f"{transform} needs the gradients beside the updates: write tx.update(..., gradients=gradients), in optax "
+            "gx.jax.as_optax(tx); or gx.torch.attach(optimizer, tx, on='updates'), or gx.keras.wrap likewise"
         )
     return _beside(view, tree, ("the updates", f"{transform}: the gradients"), "Pass the gradients of these updates")
 
@@ -201,9 +200,8 @@ def check_gradients(view: Tree, tree: Any) -> None:
     found = zip(view.source.find_paths(), slots, strict=True)
     path = next((path for path, slot in found if isinstance(slot, kinds)), "0/1")
     raise ValueError(
-        f"there are variables among the gradients; the first is at {path!r}. Pass the gradients only: "
-        "tx([gradient for gradient, _ in pairs]); or (gradient, variable) pairs to gx.tensorflow.apply(tx, pairs), and "
-        "parameters to gx.torch.apply_(tx, parameters)"
+        f"there are variables among the gradients, as at {path!r}; write tx([gradient for gradient, _ in pairs]), "
+        "gx.tensorflow.apply(tx, pairs) or gx.torch.apply_(tx, parameters)"
     )
 
 

@@ -102,10 +102,7 @@ class Holder:
         view, state = self.tx.rule(view, state, Context(self.by_key(params), {}, flushes=flushes))
         stopped = set(self.positions(view.skipped()))
         if len(stopped) == len(self.paths):
-            raise ValueError(
-                f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
-                f"the variables are {', '.join(self.paths)}"
-            )
+            raise ValueError(f"{what}: {self.tx!r} stops the gradients of all variables: {', '.join(self.paths)}")
         return Step(self._unsorted(view.results()), stopped, state)
 
     def reached(self, arrays: Sequence[Any]) -> list[bool]:
@@ -173,8 +170,7 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
     """
     if not isinstance(on, str) or on not in (GRADIENTS, UPDATES):
         raise ValueError(
-            f"{transform}: on must be 'gradients' (before the optimizer's step) or 'updates' (what it adds to the "
-            f"parameters), got {on!r}"
+            f"{transform}: on must be 'gradients' or 'updates', which the optimizer adds to parameters, got {on!r}"
         )
     if on == GRADIENTS and "gradients" in tx.traits.needs:
         raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")

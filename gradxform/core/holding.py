@@ -47,9 +47,8 @@ def check(what: str, given: Any) -> None:
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
         hint = " before it is built: call build(variables), or run a step"
     raise TypeError(
-        f"{what}: expected the state of a transformation, or an object that holds one (a tuple, a dict, a train state, "
-        "the handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got "
-        f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state{hint}"
+        f"{what}: expected the state of a transformation, or what holds one (a tuple, train state, optimizer, handle); "
+        f"got {short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state{hint}"
     )
 
 

@@ -255,8 +255,7 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
         return view.backend.compute(formulas.stack, norm.value)
     if rows != len(view.source.slots):
         raise ValueError(
-            f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; make it with "
-            "tx.init of parameters with the gradients' structure"
+            f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; make it with tx.init(params)"
         )
     order, slots = _order(view), norm.slots
     if slots is None:

@@ -233,7 +233,7 @@ class GradientTransformation(Base):
         """
         if self.start is not None and state is None:
             raise TypeError(
-                f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
+                f"{self!r} keeps a state: state = tx.init(params), then updates, state = tx.update(updates, state)"
             )
         view = Tree.read(updates) or _without_arrays(updates, self.traits.axes)
         if view is None:
@@ -247,12 +247,7 @@ class GradientTransformation(Base):
 
     def __call__(self, updates: T = _NONE, params: Any = None) -> T:
         """Return the transformed tree; a stateful transformation raises a TypeError."""
-        if self.start is not None:
-            raise TypeError(
-                f"{self!r} keeps a state and cannot be called like a function: "
-                "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
-            )
-        if updates is _NONE:
+        if updates is _NONE and self.start is None:
             raise TypeError(f"{self!r} must be called with gradients: tx(gradients)")
         return self.update(updates, None, params)[0]
 
@@ -328,8 +323,7 @@ def stateful(
 def wrong_state(name: str, wanted: str, state: Any) -> ValueError:
     """The error for the state of another transformation."""
     return ValueError(
-        f"{name}: the state must be {wanted}, from tx.init(params) of this transformation, got {short(state)} of type "
-        f"{type(state).__name__}"
+        f"{name}: the state must be {wanted}, from tx.init(params), got {short(state)} of type {type(state).__name__}"
     )
 
 
@@ -368,8 +362,7 @@ def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
         if type(schedule).__module__.partition(".")[0] != "keras":
             raise
         raise TypeError(
-            f"{type(schedule).__name__} of Keras works only with Keras's backend; write the schedule as a function "
-            "of the step, such as lambda step: 0.1 * 0.99**step"
+            f"{type(schedule).__name__} works only with Keras's backend; write lambda step: 0.1 * 0.99**step"
         ) from error
 
 

@@ -125,9 +125,8 @@ class Tree(Measured):
             rebuild[i] = rebuild[i] or self.backend.sparse(self.leaves[i])
             if rebuild[i] is None:
                 raise TypeError(
-                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse: {self.backend.title} "
-                    f"has no sparse gradients of single elements for a {type(self.leaves[i]).__name__}; leave "
-                    "sparse=True out"
+                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse, a "
+                    f"{type(self.leaves[i]).__name__} in {self.backend.title}; leave sparse=True out"
                 )
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)))
 
