@@ -12,21 +12,10 @@ from typing import Any, Protocol
 
 import optree
 
-from gradxform.numerics import (
-    Array,
-    dtype_name,
-    elementwise,
-    formulas,
-    matrices,
-    norms,
-    ranking,
-    rescale,
-    subsets,
-    sums,
-    widest,
-)
+from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, rescale, subsets, sums, widest
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
+from gradxform.numerics.matrices import of_leaf as matrices_of
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
@@ -239,9 +228,7 @@ class Backend(abc.ABC):
                     made.append(rescale.times(xp, leaf, own, steps))
             return made
 
-    def multiply_over(
-        self, leaves: Sequence[Array], axes: Axes, factors: Array, inplace: Sequence[bool]
-    ) -> list[Array]:
+    def multiply_over(self, leaves: Row, axes: Axes, factors: Array, inplace: Sequence[bool]) -> list[Array]:
         """Multiply slices of a group of leaves by factors in the form of `norms_over`, like `multiply`."""
         return self._of_each(lambda xp, leaf: rescale.times(xp, leaf, xp.float64(factors)), leaves)
 
@@ -306,11 +293,11 @@ class Backend(abc.ABC):
         parts. The other columns broadcast to the first.
         """
         each_factor = [None] * len(columns[0]) if factors is None else factors
-        with self.scope():
-            return [
-                elementwise.of_leaf(formula, self.namespace_of(column[0]), column, numbers, factor, static)
-                for factor, *column in zip(each_factor, *columns, strict=True)
-            ]
+
+        def of_leaf(xp: Any, leaf: Array, factor: Any, *others: Array) -> Any:
+            return elementwise.of_leaf(formula, xp, (leaf, *others), numbers, factor, static)
+
+        return self._of_each(of_leaf, columns[0], each_factor, *columns[1:])
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Compute a formula that selects and does not round, in the leaves' dtypes; possibly written into `out`."""
@@ -329,9 +316,7 @@ class Backend(abc.ABC):
             xp = next((self.namespace_of(x) for x in operands if isinstance(x, self.types)), self.xp)
             return formula(xp, *map(xp.float64, operands), **static)
 
-    def peer_norm(
-        self, function: str, leaves: Sequence[Array], ord: float, axes: tuple[int, ...] | None
-    ) -> Array | None:
+    def peer_norm(self, function: str, leaves: Row, ord: float, axes: tuple[int, ...] | None) -> Array | None:
         """Return the global norm of leaves, or norms over axes of one leaf, by one of the framework's own functions.
 
         In float64. None for a function of another framework, and where the function cannot be reproduced.
@@ -345,11 +330,7 @@ class Backend(abc.ABC):
 
         The matrices are in the last two axes. A leaf stacks them over the axes that are in neither of its two sides.
         """
-        with self.scope():
-            return [
-                matrices.of_leaf(formula, self.namespace_of(leaf), leaf, own, dtype, static)
-                for leaf, own in zip(leaves, sides, strict=True)
-            ]
+        return self._of_each(lambda xp, leaf, own: matrices_of(formula, xp, leaf, own, dtype, static), leaves, sides)
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of the largest size in each leaf, and those of equal size; the others become zero."""
