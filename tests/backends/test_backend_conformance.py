@@ -70,7 +70,7 @@ BROKEN: Any = [
     ("unflatten", lambda old: lambda structure, leaves: old(structure, list(leaves)[::-1]), "trees"),
     ("paths", lambda old: lambda tree: [path.replace("/", ".") for path in old(tree)], "trees"),
     ("zeros", lambda old: lambda *leaves: [leaf + 1 for leaf in old(*leaves)], "trees"),
-    ("xp", lambda old: type("Zeros", (old,), {"asarray": np.zeros_like}), "leaves"),
+    ("xp", lambda old: type("Zeros", (type(old),), {"asarray": staticmethod(np.zeros_like)})(), "leaves"),
     ("stored", lambda old: lambda value, dtype, like: old(value, dtype, like) * 0, "states"),
     ("multiply", lambda old: lambda leaves, factors, inplace: list(leaves), "clip_norm(1.0)"),
 ]
