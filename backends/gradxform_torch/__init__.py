@@ -3,12 +3,12 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_torch._attach import Attached, attach
-from gradxform_torch._attach import handles_of as handles_of
-from gradxform_torch._attach import paths_in as paths_in
-from gradxform_torch._modules import GradientReversal, GradientTransform
-from gradxform_torch._parameters import apply_, init
+from gradxform_torch.apply import apply_, init
+from gradxform_torch.attach import Attached, attach
+from gradxform_torch.attach import handles_of as handles_of
+from gradxform_torch.attach import paths_in as paths_in
 from gradxform_torch.dtensor import backend as backend
+from gradxform_torch.modules import GradientReversal, GradientTransform
 
 __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attach", "init"]
 

@@ -20,7 +20,7 @@ from gradxform.core.group import Mask
 from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import _across, _shards
+from gradxform_torch import _shards, across
 from gradxform_torch._namespace import Namespace, OfLeaves
 from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, local, part, replicated, whole
 from gradxform_torch.kernels import Kernels
@@ -171,7 +171,7 @@ class Torch(Kernels):
         Of a leaf that a mesh dimension does not split, the first process's number counts, so that no bit differs.
         """
         for group, here, same in _splitting(leaves, axes) if math.prod(numbers.shape) else ():
-            rows = _across.all_gather(numbers, group, leaves[0])
+            rows = across.all_gather(numbers, group, leaves[0])
             found = self.compute(devices.norms_over, rows, orders=(ord,))
             if any(same):
                 found = self.compute(formulas.where_active, found, rows[0], active=tuple(not own for own in same))

@@ -12,7 +12,7 @@ import torch
 
 from gradxform.backend.protocol import Axes, Backend
 from gradxform.numerics import formulas, rescale
-from gradxform_torch import _across, _backward, _shards
+from gradxform_torch import _shards, across, backward
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
 from gradxform_torch._readable import transformed
@@ -30,7 +30,7 @@ class Plain(Backend):
     variables = (torch.nn.Parameter,)
     xp = Namespace(torch.device("cpu"))
     module = torch
-    devices = _across
+    devices = across
 
     def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""
@@ -121,8 +121,8 @@ class Plain(Backend):
             return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return leaf.numpy()
 
-    custom_backward = staticmethod(_backward.same)
-    straight_through = staticmethod(_backward.straight_through)
+    custom_backward = staticmethod(backward.same)
+    straight_through = staticmethod(backward.straight_through)
 
 
 class Leafwise(Plain):

@@ -131,6 +131,7 @@ TRANSFORMS: dict[str, Any] = {
     "masks": gx.masked(gx.chain(gx.clip_norm(3.0), gx.masked(gx.trace(0.5), "**/w")), "body/**"),
     "masks, freeze": gx.chain(gx.freeze("body/b"), gx.trace(0.5), gx.clip_global_norm(1.0)),
     "masks, accumulate": gx.measure(gx.masked(gx.accumulate(gx.identity(), 2), "**/w")),
+    "masks, skip": gx.skip_nonfinite(gx.masked(gx.accumulate(gx.identity(), 2), "**/w")),
     "masks, nowhere": NOWHERE,
     "partition": gx.partition({"body/w": gx.ema(0.5), "head": gx.stop()}, default=gx.clip_norm(0.5)),
     "schedules": gx.chain(gx.trace(0.5, nesterov=True), gx.clip_norm(lambda t: 2.0 + t), gx.scale(lambda t: 0.5**t)),

@@ -310,25 +310,15 @@ def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -
     assert len(optimizer._optimizer_step_pre_hooks) == 1
 
 
-def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a single device, a move shows as a change of memory."""
-    from gradxform.functions.convert import matched
-    from gradxform_torch import _attach, _saving
-
-    p = parameter(W)
-    optimizer = torch.optim.SGD([p], lr=1.0)
+def test_a_model_that_has_moved_to_another_device_takes_its_state_along() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
     handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 10.0 + t)))
     optimizer.step()
-    before = handle.state
-    for module in (_attach, _saving):
-        monkeypatch.setattr(module, "device_of", lambda named: torch.device("meta"))
-    moved: list[Any] = []
-    monkeypatch.setattr(_attach, "matched", lambda *given: moved.append(given[1]) or matched(*given))
-    p.grad = torch.tensor(W)
+    moved = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    moved.grad = torch.zeros(2, device="meta")
+    optimizer.param_groups[0]["params"][0] = moved
     optimizer.step()
-    optimizer.step()
-    assert len(moved) == 1 and set(bits(moved[0]).values()) == set(bits(optree.tree_leaves(before)))
-    assert_ulp(handle.state[0].trace["0"], [11.25 * 0.6, 11.25 * 0.8], ulp=4)
+    assert {leaf.device.type for leaf in optree.tree_leaves(handle.state)} == {"meta"}
 
 
 # --- state_dict ------------------------------------------------------------------------------------------------------

@@ -145,9 +145,8 @@ def test_a_choice_of_parameters_is_copied_with_its_model(copied: Callable[[Any],
 def test_a_pattern_for_a_group_that_is_added_later() -> None:
     made = model()
     late = torch.optim.SGD([("weight", made.weight)], lr=0.1)
-    with pytest.raises(ValueError, match="'bias' matches no path") as caught:
+    with pytest.raises(ValueError, match="'bias' matches no path"):
         gx.torch.attach(late, gx.freeze("bias"))
-    assert "attach after add_param_group" in caught.value.__notes__[0]
     late.add_param_group({"params": [("bias", made.bias)]})
     before = made.bias.clone()
     gx.torch.attach(late, gx.freeze("bias"))

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradxform import GradientTransformation
+from gradxform.backend.errors import instead, short
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, UPDATES, check_place
-from gradxform.functions.convert import matched
+from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, is_optimizer, named_of, unwrapped
-from gradxform_torch._parameters import NormBefore, all_named, paths_of, transformed
 from gradxform_torch._private import is_inner_call
-from gradxform_torch._recorded import Recorded
-from gradxform_torch._saving import Held, Saving, attached, by_path, held, left_in
-from gradxform_torch._updates import Kept, kept, moved, restore
-from gradxform_torch._writing import Named, clear
+from gradxform_torch.apply import Named, NormBefore, clear, first_state, named_in, paths_of, transformed
+from gradxform_torch.dtensor import backend
+from gradxform_torch.optimizers import Before, closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
 
 if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder
+
+_KEYS = {GRADIENTS: "gradient_transformation", UPDATES: "gradient_transformation_on_updates"}
+_attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = weakref.WeakKeyDictionary()
+"""The handles of each optimizer, in the order of attachment."""
 
 
 def attach(
@@ -82,14 +86,16 @@ def attach(
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
     check_place("torch.attach", on, tx)
+    own = unwrapped(optimizer)
+    if not isinstance(own, torch.optim.Optimizer):
+        hint = "; hand in its optimizer" if hasattr(optimizer, "optimizer") else instead(optimizer)
+        raise TypeError(
+            f"torch.attach: expected a torch.optim optimizer, got {short(optimizer)} of type "
+            f"{type(optimizer).__name__}{hint}"
+        )
     if names is not None:
-        _name(bare(optimizer), all_named("torch.attach", tx, names))
-    try:
-        return Attached(bare(optimizer), tx, on)
-    except ValueError as error:
-        if "matches no path" in str(error):
-            error.add_note("To choose parameters of a group that is added later, attach after add_param_group.")
-        raise
+        _name(own, named_in("torch.attach", tx, names))
+    return Attached(own, tx, on)
 
 
 def _name(optimizer: torch.optim.Optimizer, named: Named) -> None:
@@ -107,7 +113,7 @@ def _name(optimizer: torch.optim.Optimizer, named: Named) -> None:
         group["param_names"] = [names[id(parameter)] for parameter in group["params"]]
 
 
-class Attached(Saving):
+class Attached:
     """Handle of a transform that is attached to an optimizer.
 
     Example:
@@ -122,19 +128,41 @@ class Attached(Saving):
         `torch.utils.hooks.RemovableHandle`.
     """
 
+    # A copy has these, since it is attached to nothing.
+    _optimizer: Callable[[], torch.optim.Optimizer | None] = staticmethod(lambda: None)
+    _hooks: Sequence[Any] = ()
+    _place: tuple[list[str], Any] = [], None
+    """The paths and the device of the parameters that the state is for."""
+    _norm: NormBefore | None = None
+    _recorder: Recorder | None = None
+    _before: Before | None = None
+    """Parameters before the step whose updates are transformed."""
+    _loaded: Any = None
+    """A state that is being loaded."""
+    _flushes = False
+    _count = 0
+    """Number of the next step that is recorded."""
+
     def __init__(self, optimizer: torch.optim.Optimizer, tx: GradientTransformation, on: str = GRADIENTS) -> None:
-        """Register the hooks."""
+        """Find the state and register the hooks."""
         self.tx, self.on = tx, on
         self._optimizer = weakref.ref(optimizer)
-        self._norm: NormBefore | None = None
-        self._recorded: Recorded | None = None
-        self._kept: Kept | None = None
-        self._flushes = False
-        self._held = self._found(optimizer)
-        self._hooks = [*self._stepping(optimizer), *self._saving(optimizer)]
-        attached.setdefault(optimizer, []).append(self)
+        named = named_of(optimizer)
+        self._place, self._state = _place_of(named), first_state(tx, named)
+        disable: Any = torch.compiler.disable
+        if on == GRADIENTS:
+            self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
+        else:
+            before = optimizer.register_step_pre_hook(disable(self._before_updates))
+            self._hooks = [before, optimizer.register_step_post_hook(disable(self._after_updates))]
         if tx.stateful:
-            left_in(optimizer).pop(self._key(), None)
+            self._found(optimizer)
+            self._hooks += [
+                optimizer.register_state_dict_post_hook(self._save),
+                optimizer.register_load_state_dict_pre_hook(self._begin_loading),
+                optimizer.register_load_state_dict_post_hook(self._end_loading),
+            ]
+        _attached.setdefault(optimizer, []).append(self)
 
     @property
     def state(self) -> Any:
@@ -142,13 +170,11 @@ class Attached(Saving):
 
         Each step may overwrite these tensors. Clone what you want to keep.
         """
-        return self._held.state
+        return self._state
 
     @state.setter
     def state(self, state: Any) -> None:
-        optimizer = self._optimizer()
-        fresh = self._held if optimizer is None else held(self.tx, optimizer)
-        self._held = fresh._replace(state=matched("torch.attach", state, fresh.state))
+        self._state = self._fitted(state)
 
     @property
     def norm(self) -> torch.Tensor | None:
@@ -164,7 +190,7 @@ class Attached(Saving):
     def paths(self) -> list[str]:
         """Current paths of the optimizer's parameters; of the state if the optimizer is gone."""
         optimizer = self._optimizer()
-        return self._held.paths if optimizer is None else paths_of(named_of(optimizer))
+        return self._place[0] if optimizer is None else paths_of(named_of(optimizer))
 
     def record(self, recorder: Recorder, start: int = 0) -> None:
         """Record each step from now on, by what `gradxform.record` returned.
@@ -177,7 +203,7 @@ class Attached(Saving):
             recorder: what to record with; steps that are not due cost nothing.
             start: the number of the next step.
         """
-        self._recorded = Recorded(recorder, start)
+        self._recorder, self._count = recorder, start
 
     def flush(self) -> None:
         """Take a step with what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
@@ -190,8 +216,8 @@ class Attached(Saving):
             ValueError: The handle was removed.
         """
         check_waits("torch.attach", self.tx)
-        optimizer = self._optimizer()
-        if optimizer is None or self not in attached.get(optimizer, ()):
+        optimizer = self._attached()
+        if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
         clear(named_of(optimizer))
         self._flushes = True
@@ -206,16 +232,17 @@ class Attached(Saving):
 
     def remove(self) -> None:
         """Detach the transform from the optimizer."""
+        optimizer = self._attached()
+        if optimizer is not None:
+            _attached[optimizer].remove(self)
         for hook in self._hooks:
             hook.remove()
-        optimizer = self._optimizer()
-        if optimizer is not None and self in attached.get(optimizer, ()):
-            attached[optimizer].remove(self)
+        self._hooks = ()
 
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
-        optimizer = self._optimizer()
-        if optimizer is None or self not in attached.get(optimizer, ()):
+        optimizer = self._attached()
+        if optimizer is None:
             return f"<torch.attach: {self.tx!r}, attached to nothing>"
         count, what = len(named_of(optimizer)), "updates of " * (self.on == UPDATES)
         whole = f"{what}{type(optimizer).__name__}, {count} parameter{'s' * (count != 1)}"
@@ -231,23 +258,80 @@ class Attached(Saving):
 
     def __getstate__(self) -> Any:
         """Copy the transform and its state; the copy is attached to nothing."""
-        return self.tx, self._held.state, self.on
+        return {"tx": self.tx, "on": self.on, "_state": self._state}
 
-    def __setstate__(self, kept: Any) -> None:
-        """Restore the copy; those of version 1.0 have no place."""
-        self.tx, state, *rest = kept
-        self.on = rest[0] if rest else GRADIENTS
-        self._optimizer, self._hooks, self._norm, self._recorded = lambda: None, [], None, None
-        self._flushes = False
-        self._held = Held([], None, state)
+    def _attached(self) -> torch.optim.Optimizer | None:
+        """The optimizer; None if it is gone or the handle was removed."""
+        return self._optimizer() if self._hooks else None
 
-    def _stepping(self, optimizer: torch.optim.Optimizer) -> list[Any]:
-        """Add the hooks around a step."""
-        disable: Any = torch.compiler.disable
-        if self.on == GRADIENTS:
-            return [optimizer.register_step_pre_hook(disable(self._before_step))]
-        before = optimizer.register_step_pre_hook(disable(self._before_updates))
-        return [before, optimizer.register_step_post_hook(disable(self._after_updates))]
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def _fitted(self, given: Any) -> Any:
+        """A state from elsewhere, for the parameters that the optimizer has now."""
+        optimizer = self._optimizer()
+        like = self._state if optimizer is None else first_state(self.tx, named_of(optimizer))
+        return matched("torch.attach", given, like)
+
+    def _found(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The first state; that of a state_dict which the optimizer loaded earlier, if it is left in its groups."""
+        key = self._key(optimizer)
+        group = optimizer.param_groups[0]
+        if key not in group:
+            return
+        try:
+            self.state = group[key]
+        except (TypeError, ValueError) as error:
+            why = str(error).removeprefix("torch.attach: ")
+            raise ValueError(
+                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {why}. "
+                f"Attach the transformation of that run, or drop its state: optimizer.param_groups[0].pop({key!r})"
+            ) from error
+        del group[key]
+
+    def _key(self, optimizer: torch.optim.Optimizer) -> str:
+        """Key in a state_dict, beside "state" and "param_groups"; numbered if several transforms are attached."""
+        place = _KEYS[self.on]
+        peers = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful and handle.on == self.on]
+        rank = peers.index(self) if self in peers else len(peers)
+        return f"{place}_{rank}" if rank else place
+
+    def _save(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        key, groups = self._key(optimizer), state_dict["param_groups"]
+        state_dict[key] = by_path(self._state)
+        groups[:1] = [{**group, key: state_dict[key]} for group in groups[:1]]  # where unknown keys are kept
+
+    def _begin_loading(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        key, groups = self._key(optimizer), state_dict["param_groups"]
+        given = next((own[key] for own in (state_dict, *groups[:1]) if key in own), None)
+        self._loaded = None if given is None else self._fitted(given)
+        if given is None:
+            warnings.warn(
+                f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _end_loading(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._loaded is not None:
+            self._state, self._loaded = self._loaded, None
+            optimizer.param_groups[0].pop(self._key(optimizer), None)
+
+    def _follow(self, named: Named) -> None:
+        """Include parameter groups added since, and follow parameters to another device."""
+        place = _place_of(named)
+        if not self.tx.stateful or place == self._place:
+            return
+        first = first_state(self.tx, named)
+        try:
+            self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
+        except ValueError as error:
+            raise ValueError(
+                f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
+                "since; attach it anew"
+            ) from error
+        self._place = place
+
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if is_inner_call(optimizer) or is_for_show(optimizer, args, kwargs):
@@ -269,24 +353,22 @@ class Attached(Saving):
 
     def _transform(self, optimizer: Any) -> None:
         named = named_of(optimizer)
-        self._follow(optimizer, named)
+        self._follow(named)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        if self._recorded is not None:
-            self._recorded.before(named, scale)
-        given = self.tx, named, self._held.state, scale, found_inf
+        given = self._recorded(named, scale)
         try:
-            state, self._norm = transformed(*given, owned=True, flushes=self._flushes)
+            self._state, self._norm = transformed(
+                self.tx, named, self._state, scale, found_inf, owned=True, flushes=self._flushes
+            )
         except ValueError as error:
             if "tx.init(params)" in str(error):  # a parameter was replaced
                 error.add_note("After attach, write handle.remove() and attach again: that starts a new state.")
             raise
-        self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None
-        if self._recorded is not None:
-            self._recorded.after(named)
-        due = is_due(self.tx, state)
+        self._record(named, given, [parameter.grad for _, parameter in named], [None] * len(named))
+        due = is_due(self.tx, self._state)
         if due is not True and not due:
             for _, parameter in named:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
@@ -295,51 +377,67 @@ class Attached(Saving):
         """Copy the parameters; the closure, which the step calls, computes the gradients later."""
         if is_inner_call(optimizer):
             return
-        self._kept = None
+        self._before = None
         if not is_for_show(optimizer, args, kwargs):
             named = named_of(optimizer)
-            self._follow(optimizer, named)
-            every = self._recorded is not None and self._recorded.is_due()
-            self._kept = kept(self.tx, named, closure_of(args, kwargs) is not None, every)
+            self._follow(named)
+            self._before = copied(self.tx, named, closure_of(args, kwargs) is not None, self._is_recorded())
 
     def _after_updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Transform what the step has added."""
-        if self._kept is None or is_inner_call(optimizer):
+        if self._before is None or is_inner_call(optimizer):
             return
-        before, self._kept = self._kept, None
-        signs = [-1 if group.get("maximize") else 1 for group in optimizer.param_groups for _ in group["params"]]
-        found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-        if self._recorded is not None:
-            self._recorded.before(before.named, getattr(optimizer, "grad_scale", None))
+        before, self._before = self._before, None
+        given = self._recorded(before.named, getattr(optimizer, "grad_scale", None))
+        gradients: list[Any] = []
+        if "gradients" in self.tx.traits.needs:
+            pairs = [(p.grad, group.get("maximize")) for group in optimizer.param_groups for p in group["params"]]
+            gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
         try:
-            made = moved(before, signs, self._held.state, found_inf, self._flushes)
+            found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
+            made = moved(before, self._state, gradients, found_inf, self._flushes)
         except Exception:  # as for gradients, what cannot be transformed is not applied
             restore(before)
             raise
-        self._held, self._norm = self._held._replace(state=made.state), made.norm
-        if self._recorded is not None:
-            found = [None] * len(before.named) if made.after is None else made.after.results()
-            self._recorded.after(before.named, found, before.old)
+        self._state, self._norm = made.state, made.norm
+        results = [None] * len(before.named) if made.after is None else made.after.results()
+        self._record(before.named, given, results, before.old)
 
-    def _follow(self, optimizer: torch.optim.Optimizer, named: Named) -> None:
-        """Include parameter groups added since, and follow parameters to another device."""
-        if not self.tx.stateful or (paths_of(named), device_of(named)) == self._held[:2]:
-            return
-        fresh = held(self.tx, optimizer)
-        try:
-            state = matched("torch.attach", by_path(fresh.state) | by_path(self._held.state), fresh.state)
-        except ValueError as error:
-            raise ValueError(
-                f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
-                "since; attach it anew"
-            ) from error
-        self._held = fresh._replace(state=state)
+    def _is_recorded(self) -> bool:
+        """Whether this step is recorded."""
+        return self._recorder is not None and self._recorder.is_due(self._count)
+
+    def _recorded(self, named: Named, scale: Any) -> Any:
+        """The gradients of a step that is recorded, which the transform overwrites, without a loss scaler's scale."""
+        if not self._is_recorded():
+            return None
+        gradients = [p.grad if p.grad is None or scale is None else p.grad / scale for _, p in named]
+        return list(to_numpy(dict(zip(paths_of(named), gradients, strict=True))).items())  # pairs keep their order
+
+    def _record(self, named: Named, gradients: Any, results: Sequence[Any], old: Sequence[Any]) -> None:
+        """Write a step that is recorded; parameters that were not copied have not moved."""
+        if self._recorder is not None and gradients is not None:
+            own = [p.detach() if before is None else before for (_, p), before in zip(named, old, strict=True)]
+            made, parameters = (dict(zip(paths_of(named), column, strict=True)) for column in (results, own))
+            self._recorder(self._count, gradients=gradients, updates=made, parameters=parameters)
+        self._count += 1
+
+
+def by_path(state: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a state by their paths, as a state_dict holds them."""
+    leaves = zip(backend.paths(state), backend.flatten(state)[0], strict=True)
+    return {path: leaf for path, leaf in leaves if leaf is not None}
+
+
+def _place_of(named: Named) -> tuple[list[str], Any]:
+    """Paths of parameters, and the device of the first."""
+    return paths_of(named), named[0][1].device if named else None
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:
     """Handles attached to an optimizer or to its inner one; None for other objects."""
     optimizer = unwrapped(optimizer)
-    return list(attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
+    return list(_attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
 
 
 def paths_in(given: Any) -> list[str] | None:
@@ -348,4 +446,5 @@ def paths_in(given: Any) -> list[str] | None:
         return paths_of(list(given.named_parameters()))
     if isinstance(given, Attached):
         return given.paths
-    return paths_of(named_of(bare(given))) if is_optimizer(given) else None
+    given = unwrapped(given)
+    return paths_of(named_of(given)) if isinstance(given, torch.optim.Optimizer) else None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,18 +14,19 @@ from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
-from gradxform.core.norm import Norm
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.accumulating import check_waits
 from gradxform_torch import _private
-from gradxform_torch._readable import DEVICE, TENSORS, place_of
-from gradxform_torch._shards import is_writable
-from gradxform_torch._writing import Named, clear, gradients_of, write
+from gradxform_torch._readable import DEVICE, place_of
+from gradxform_torch._shards import is_writable, local
 from gradxform_torch.dtensor import backend
 
+Named = Sequence[tuple[str, torch.Tensor]]
+"""Parameters with their names."""
 NormBefore = Callable[[], torch.Tensor]
+"""Computes the norm before a transform as a new tensor, when it is asked for."""
 
 
 def init(tx: GradientTransformation, named_parameters: Any) -> Any:
@@ -53,12 +53,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
-    return started(tx, all_named("torch.init", tx, named_parameters))
-
-
-def started(tx: GradientTransformation, named: Named) -> Any:
-    """Initial state for named parameters."""
-    return holder_of(tx, named).init([parameter.detach() for _, parameter in named])
+    return first_state(tx, named_in("torch.init", tx, named_parameters))
 
 
 def apply_(
@@ -119,8 +114,8 @@ def apply_(
         )
     if isinstance(state, bool):
         raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
-    named = named_parameters if _are_pairs(named_parameters) else all_named("torch.apply_", tx, named_parameters)
-    if named and all(_cannot_have_gradient(parameter) for _, parameter in named):
+    named = named_in("torch.apply_", tx, named_parameters)
+    if named and not any(p.grad is not None or p.requires_grad or isinstance(p, torch.nn.Parameter) for _, p in named):
         raise TypeError(
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
             "gradients = tx(gradients) for the gradients themselves"
@@ -133,6 +128,52 @@ def apply_(
         return new
     norm = None if norm_before is None else norm_before()
     return (new, norm) if tx.stateful else norm
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+def named_in(what: str, tx: GradientTransformation, given: Any) -> Named:
+    """All parameters with their names; none at all only along axes, where other processes have some."""
+    items = given.named_parameters() if isinstance(given, torch.nn.Module) else given
+    items = [items] if isinstance(items, torch.Tensor) else items.items() if isinstance(items, Mapping) else items
+    if not isinstance(items, Iterable):
+        hint = "; call it" if inspect.ismethod(given) else instead(given)
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
+    named = [_pair(what, i, item) for i, item in enumerate(items)]
+    if not named and not tx.traits.axes:
+        raise ValueError(
+            f"{what}: there are no parameters in {short(given)}; an iterator such as model.parameters() is used up "
+            "after one pass: give the model, or a list"
+        )
+    return named
+
+
+def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
+    if isinstance(item, torch.Tensor):
+        return str(i), item
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
+        return item
+    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")
+
+
+def paths_of(named: Named) -> list[str]:
+    """Paths of named parameters."""
+    return [name.replace(".", "/") for name, _ in named]
+
+
+def holder_of(tx: GradientTransformation, named: Named) -> Holder:
+    """Named parameters, by path."""
+    return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
+
+
+def first_state(tx: GradientTransformation, named: Named) -> Any:
+    """The first state for named parameters."""
+    return holder_of(tx, named).init([parameter.detach() for _, parameter in named])
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
 
 
 def transformed(
@@ -151,7 +192,7 @@ def transformed(
     found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
     every gradient and no norm is requested.
     """
-    gradients, holder = gradients_of(named), holder_of(tx, named)
+    gradients, holder = _gradients_of(named), holder_of(tx, named)
     given = holder.view(gradients, inplace=True)
     if given is None:
         return state, None
@@ -167,103 +208,85 @@ def transformed(
         norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-        write(named, gradients, view.results(), view.skipped(), owned)
+        _write(named, gradients, view.results(), view.skipped(), owned)
         return in_place(state, new) if owned and tx.stateful else new, norm
 
 
+def _gradients_of(named: Named) -> list[torch.Tensor | None]:
+    """The gradients, one that parameters share only once."""
+    gradients: list[torch.Tensor | None] = [parameter.grad for _, parameter in named]
+    if len(set(map(id, gradients))) < len(gradients):
+        once = {id(gradient): i for i, gradient in reversed(list(enumerate(gradients)))}
+        gradients = [gradient if once[id(gradient)] == i else None for i, gradient in enumerate(gradients)]
+    return gradients
+
+
+def clear(named: Named) -> None:
+    """Replace the gradients by zeros, on which windows are flushed; frozen parameters have none."""
+    for _, parameter in named:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+
+
+def _write(
+    named: Named,
+    gradients: Sequence[torch.Tensor | None],
+    results: Sequence[Any],
+    skipped: Collection[int],
+    owned: bool,
+) -> None:
+    """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
+    written: list[tuple[torch.Tensor, torch.Tensor]] = []
+    replaced: dict[int, torch.Tensor | None] = {}
+    for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
+        if old is None or (result is old and i not in skipped):
+            continue
+        if i not in skipped and old.layout == result.layout == torch.strided and is_writable(old):
+            written.append((local(old), local(result)))
+        else:
+            replaced[id(old)] = None if i in skipped else result.clone() if owned else result  # it may be the state's
+    for _, parameter in named if replaced else ():
+        if id(parameter.grad) in replaced:
+            parameter.grad = replaced[id(parameter.grad)]
+    if written:
+        _private.foreach_copy_([old for old, _ in written], [new for _, new in written])
+
+
+# --- norms and states ------------------------------------------------------------------------------------------------
+
+
 def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefore | None:
-    """The input gradients' norm, if the transform measured it; along axes, over all devices."""
+    """The input's norm, if the transform measured it; along axes, over all devices."""
     known = given.norm_before(left, along=bool(tx.traits.axes)) if given.leaves else None
     if known is None:
         return None
-    return functools.partial(_stored, known, given.leaves[0].device)
+    device = given.leaves[0].device
 
+    def norm() -> torch.Tensor:
+        found = known()
+        dtype = torch.float32 if found.single is True else torch.float64
+        if isinstance(found.value, torch.Tensor):
+            return found.value.to(device, dtype, copy=True)
+        return torch.tensor(float(found.value), dtype=dtype, device=device)
 
-def _stored(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
-    """A norm as a tensor."""
-    norm = known()
-    value, dtype = norm.value, torch.float32 if norm.single is True else torch.float64
-    if isinstance(value, torch.Tensor):
-        return value.to(device, dtype, copy=True)
-    return torch.tensor(float(value), dtype=dtype, device=device)
+    return norm
 
 
 def in_place(state: Any, new: Any) -> Any:
     """Write a new state into the old one's memory on an accelerator, where the next CUDA graph replay reads it."""
     before, structure = backend.flatten(state)
     after = backend.flatten(new)[0]
-    pairs = [(i, *both) for i, both in enumerate(zip(before, after, strict=True)) if _is_moved(*both)]
-    if not pairs:
+    moved = {i: old for i, old in enumerate(before) if _is_replaced(old, after[i])}
+    if not moved:
         return new
-    memory = {_private.storage_of(old) for _, old, _ in pairs}
-    values = [found.clone() if _private.storage_of(found) in memory else found for _, _, found in pairs]
-    _private.foreach_copy_([old for _, old, _ in pairs], values)
-    for i, old, _ in pairs:
-        after[i] = old
-    return backend.unflatten(structure, after)
+    memory = {_private.storage_of(old) for old in moved.values()}
+    values = [after[i].clone() if _private.storage_of(after[i]) in memory else after[i] for i in moved]
+    _private.foreach_copy_(list(moved.values()), values)
+    return backend.unflatten(structure, [moved.get(i, found) for i, found in enumerate(after)])
 
 
-def _is_moved(old: Any, new: Any) -> bool:
+def _is_replaced(old: Any, new: Any) -> bool:
     """Whether a new accelerator tensor has replaced a similar one."""
-    both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new
-    alike = both and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
-    return alike and place_of([old, new]) == DEVICE and is_writable(old)
-
-
-def paths_of(named: Named) -> list[str]:
-    """Paths of named parameters."""
-    return [name.replace(".", "/") for name, _ in named]
-
-
-def holder_of(tx: GradientTransformation, named: Named) -> Holder:
-    """Named parameters, by path."""
-    return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
-
-
-def all_named(what: str, tx: GradientTransformation, given: Any) -> Named:
-    """All parameters with their names; none at all only along axes, where other processes have some."""
-    named = list(_named(what, given))
-    if not named and not tx.traits.axes:
-        raise ValueError(
-            f"{what}: there are no parameters in {short(given)}; an iterator such as model.parameters() is used up "
-            "after one pass: give the model, or a list"
-        )
-    return named
-
-
-def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(given, torch.nn.Module):
-        given = given.named_parameters()
-    if isinstance(given, torch.Tensor):
-        given = [given]
-    if isinstance(given, Mapping):
-        given = list(given.items())
-    if not isinstance(given, Iterable):
-        hint = "; call it" if inspect.ismethod(given) else instead(given)
-        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
-    for i, item in enumerate(given):
-        yield (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
-
-
-def _are_pairs(given: Any) -> bool:
-    """Whether these are a list of names and parameters, as `_named` gives them."""
-    if type(given) is not list or not given:
+    if old is new or not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
         return False
-    for item in given:
-        if type(item) is not tuple or len(item) != 2 or type(item[0]) is not str:
-            return False
-        if type(item[1]) not in TENSORS and not isinstance(item[1], torch.Tensor):
-            return False
-    return True
-
-
-def _cannot_have_gradient(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no gradient and is no parameter; a frozen one is."""
-    return tensor.grad is None and not (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter))
-
-
-def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
-        return item
-    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")
+    alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    return alike and place_of([old, new]) == DEVICE and is_writable(old)
