@@ -78,17 +78,12 @@ def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
 
     Both run the wrapper that PyTorch puts around the step of each class.
     """
-    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
-        return False
-    wrapper: Any = sys._getframe(1)
-    while wrapper is not None and wrapper.f_code.co_filename != _OPTIMIZERS:
-        wrapper = wrapper.f_back
-    frame = wrapper and wrapper.f_back
+    calls, frame = 0, sys._getframe(1)
     while frame is not None:
-        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
-            return True
-        frame = frame.f_back
-    return False
+        code = frame.f_code
+        calls += code.co_name == "wrapper" and code.co_filename == _OPTIMIZERS and frame.f_locals["self"] is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return calls > 1
 
 
 def muon_iteration() -> Any:

@@ -13,13 +13,6 @@ from gradxform_torch import _private
 from gradxform_torch._shards import is_sharded
 
 
-def _gather() -> Callable[..., Any]:
-    """All-gather into one tensor; PyTorch 2.13 renamed it."""
-    found = vars(distributed)
-    gather: Callable[..., Any] = found.get("all_gather_single") or found["all_gather_into_tensor"]
-    return gather
-
-
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
     """Refuse axes that are not a group, groups without this process, and leaves sharded over the group.
 
@@ -57,9 +50,10 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
     if numbers.requires_grad and torch.is_grad_enabled():
         return _Told.apply(numbers, axis, like)  # type: ignore[no-untyped-call]
     found = numbers.to(_device(axis, None if like is None else numbers.device)).contiguous()
+    gather = vars(distributed).get("all_gather_single") or distributed.all_gather_into_tensor  # renamed in 2.13
     for group in reversed(_groups(axis)):
         rows = found.new_empty((distributed.get_world_size(group) * len(found), *found.shape[1:]))
-        _gather()(rows, found, group=group)
+        gather(rows, found, group=group)
         found = rows
     return found.reshape(-1, *numbers.shape).to(numbers.device)
 

@@ -395,12 +395,11 @@ class Attached:
             gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
         try:
             found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-            made = moved(before, self._state, gradients, found_inf, self._flushes)
+            self._state, self._norm, after = moved(before, self._state, gradients, found_inf, self._flushes)
         except Exception:  # as for gradients, what cannot be transformed is not applied
             restore(before)
             raise
-        self._state, self._norm = made.state, made.norm
-        results = [None] * len(before.named) if made.after is None else made.after.results()
+        results = [None] * len(before.named) if after is None else after.results()
         self._record(before.named, given, results, before.old)
 
     def _is_recorded(self) -> bool:

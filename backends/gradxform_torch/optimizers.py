@@ -63,16 +63,6 @@ class Before(NamedTuple):
     """Copies of those that the transform may change or measure; None for the others."""
 
 
-class Moved(NamedTuple):
-    """What a transform made of a step."""
-
-    state: Any
-    norm: NormBefore | None
-    """The norm of all updates before the transform, if it is known."""
-    after: Tree | None
-    """The transformed updates; None if there are none."""
-
-
 def copied(tx: GradientTransformation, named: Named, closure: bool, every: bool) -> Before:
     """Copy the parameters that a transform may change: those that have a gradient, or may get one from a closure."""
     holder, own = holder_of(tx, named), [p.detach() for _, p in named]
@@ -91,10 +81,14 @@ def restore(before: Before) -> None:
                 parameter.copy_(old)
 
 
-def moved(before: Before, state: Any, gradients: Sequence[Any], found_inf: Any, flushes: bool) -> Moved:
-    """Transform the updates of a step and write the parameters; return the new state.
+def moved(
+    before: Before, state: Any, gradients: Sequence[Any], found_inf: Any, flushes: bool
+) -> tuple[Any, NormBefore | None, Tree | None]:
+    """Transform the updates of a step and write the parameters.
 
-    The state is overwritten. With `found_inf` of a loss scaler above zero, the step has not happened, and it stays.
+    Return the new state, the norm of all updates before the transform, if it is known, and the transformed updates, if
+    there are some. The state is overwritten. With `found_inf` of a loss scaler above zero, the step has not happened,
+    and it stays.
     """
     named, tx = before.named, before.holder.tx
     old = [p if q.grad is not None else None for p, (_, q) in zip(before.old, named, strict=True)]
@@ -102,7 +96,7 @@ def moved(before: Before, state: Any, gradients: Sequence[Any], found_inf: Any, 
         new = [p.detach() for _, p in named]
         found = before.holder.added(old, new, state, gradients, owned=found_inf is None, flushes=flushes)
         if found is None:
-            return Moved(state, None, None)
+            return state, None, None
         made, due = found.state, is_due(tx, found.state)
         whole = all(p is not None or q.grad is None for p, (_, q) in zip(old, named, strict=True))
         norm = norm_before(found.before, found.after, tx) if whole else None
@@ -112,7 +106,7 @@ def moved(before: Before, state: Any, gradients: Sequence[Any], found_inf: Any, 
             made = stateful.either(found.before, goes_on, made, state) if tx.stateful else made
         after = found.after.settled()
         _write(named, old, after, due)
-        return Moved(in_place(state, made) if tx.stateful else made, norm, after)
+        return in_place(state, made) if tx.stateful else made, norm, after
 
 
 def _write(named: Named, old: Sequence[Any], after: Tree, due: Any) -> None:
