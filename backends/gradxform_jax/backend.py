@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.protocol import Backend, Backward
-from gradxform_jax import _private, across
+from gradxform_jax import across, private
 from gradxform_jax.namespace import Namespace
 
 # --- the identity with a custom backward pass ------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _alike(leaf: Any, new: Any) -> Any:
     """An array that a compiler shards like a traced leaf."""
     if not isinstance(leaf, jax.core.Tracer):
         return new
-    return _private.sharded_alike(leaf, new)
+    return private.sharded_alike(leaf, new)
 
 
 def _weak_as(leaf: Any, result: Any) -> Any:
@@ -178,7 +178,7 @@ def _weak_as(leaf: Any, result: Any) -> Any:
     weak = bool(getattr(leaf, "weak_type", False))
     if weak == bool(getattr(result, "weak_type", False)):
         return result
-    return _private.with_weak_type(result, weak)
+    return private.with_weak_type(result, weak)
 
 
 def _nnx_variables() -> tuple[type, ...]:

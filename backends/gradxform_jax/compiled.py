@@ -17,57 +17,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform_jax import _private
+from gradxform_jax import private
 from gradxform_jax.namespace import Namespace
 
-_PART = 128
-"""Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
-_MANY = 2 * _PART
+_STATIC = ("formula", "function", "axes", "ord", "sides", "dtype")
+"""Arguments of kernels that are part of the code, as keywords of formulas are."""
+_NUMBERS = ("numbers", "factors", "low", "high")
 
 
-def compiled(
-    kernel: Callable[..., Any], each: Sequence[str] = (), columns: str | None = None, static: Sequence[str] = ()
-) -> Callable[..., Any]:
-    """Return a kernel that compiles once for each structure of its arguments.
-
-    Eager code computes many leaves some at a time, since XLA compiles small kernels faster, and one for all parts that
-    are alike.
-
-    Args:
-        kernel: A function of arrays and numbers, or a method of a backend.
-        each: Arguments with an item for each leaf, or one for all.
-        columns: An argument that is a list of such arguments.
-        static: Arguments that are part of the code.
-    """
+def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a backend that compiles once for each structure of its arguments."""
     names = list(inspect.signature(kernel).parameters)
-    static = [name for name in names if name in ("self", *static)]
-    numbers = [name for name in names if name in ("numbers", "factors", "low", "high")]
-    run = jax.jit(kernel, static_argnames=static)
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def run(self: Any, static: tuple[tuple[str, Any], ...], given: dict[str, Any]) -> Any:
+        return kernel(self, **dict(static), **given)
 
     @functools.wraps(kernel)
-    def call(*args: Any, **named: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | named
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        given = dict(zip(names[1:], args, strict=False)) | named
         given |= {name: None for name in ("inplace", "out") if name in given}  # JAX writes into no array
-        given |= {name: tuple(given[name]) for name in static if isinstance(given[name], list)}
-        given |= {name: strong(given[name]) for name in numbers if name in given}
-        count = len(given[columns][0]) if columns else len(given[each[0]]) if each else 1
+        static = [(name, _frozen(given.pop(name))) for name in sorted(given) if name in _STATIC or name not in names]
+        given |= {name: strong(given[name]) for name in _NUMBERS if name in given}
         with jax.enable_x64(True):
-            if count < _MANY or is_traced(given):
-                return run(**given)
-            found: list[Any] = []
-            for start in range(0, count, _PART):
-                some = {name: _part(given[name], start) for name in each}
-                if columns:
-                    some[columns] = [_part(column, start) for column in given[columns]]
-                found += run(**given | some)
-            return found
+            return run(self, tuple(static), given)
 
     return call
 
 
-def _part(items: Any, start: int) -> Any:
-    """Return the items of some leaves; a number is for all."""
-    return items[start : start + _PART] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def strong(given: Any) -> Any:
@@ -135,7 +114,7 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
 @jax.jit
 def _unstacked(vector: Any) -> list[Any]:
     """Return the numbers of a vector. XLA compiles a reduction with many results much faster than so many slices."""
-    if _private.varying(vector):
+    if private.varying(vector):
         return _sliced(vector)
     return lax.platform_dependent(vector, cpu=_summed, default=_sliced)
 
@@ -165,7 +144,7 @@ def _added(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 def differ(leaves: Sequence[Any]) -> bool:
     """Whether shard_map knows some leaves to be replicated and others not: a vector would lose that."""
-    return is_traced(leaves) and len(set(map(_private.varying, leaves))) > 1
+    return len(set(map(private.varying, leaves))) > 1
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -188,7 +167,7 @@ def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict
     index = static.get("index", range(max(len(x.numbers) for x in operands if isinstance(x, Scalars))))
     places = [index] if isinstance(index, int) else index
     columns = [[_of_leaf(x, i) for i in places] for x in operands]
-    kinds = [tuple((name, _known(name, static[name], i)) for name in sorted(static)) for i in places]
+    kinds = tuple([tuple([(name, _known(name, static[name], i)) for name in sorted(static)]) for i in places])
     found = _by_number(formula, columns, kinds)
     return found[0] if isinstance(index, int) else Scalars(tuple(found))
 
@@ -204,7 +183,7 @@ def _known(name: str, value: Any, i: int) -> Any:
     return (value[i],) if isinstance(value, tuple) else value
 
 
-@functools.partial(compiled, each=("kinds",), columns="columns", static=("formula", "kinds"))
+@functools.partial(jax.jit, static_argnums=(0, 2))
 def _by_number(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], kinds: Sequence[Any]) -> list[Any]:
     return [_one(formula, static, row) for static, *row in zip(kinds, *columns, strict=True)]
 

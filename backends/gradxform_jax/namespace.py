@@ -11,43 +11,29 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics.namespace import Defaults
-from gradxform_jax import _private
+from gradxform_jax import private
 
 barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What XLA fuses nothing across; JAX declares no types for it."""
 
 
+def _static(*functions: Any) -> list[Any]:
+    """Functions that stay functions as members of a class."""
+    return [staticmethod(function) for function in functions]
+
+
 class Namespace(Defaults):
     """JAX functions under the names that formulas use."""
 
-    where: Callable[..., Any] = staticmethod(jnp.where)
-    isfinite: Callable[..., Any] = staticmethod(jnp.isfinite)
-    sqrt = staticmethod(jnp.sqrt)
-    abs = staticmethod(jnp.abs)
-    sum = staticmethod(jnp.sum)
-    max = staticmethod(jnp.max)
-    any = staticmethod(jnp.any)
-    stop_gradient = staticmethod(lax.stop_gradient)
-    mask = staticmethod(np.array)
-    current_trace = staticmethod(_private.current_trace)
-    expm1 = staticmethod(jnp.expm1)
-    log1p = staticmethod(jnp.log1p)
-    log = staticmethod(jnp.log)
-    cos = staticmethod(jnp.cos)
-    sin = staticmethod(jnp.sin)
-    floor = staticmethod(jnp.floor)
-    sort = staticmethod(jnp.sort)
-    reshape = staticmethod(jnp.reshape)
-    zeros_like = staticmethod(jnp.zeros_like)
-    ones_like = staticmethod(jnp.ones_like)
-    shift_left = staticmethod(jnp.left_shift)
-    shift_right = staticmethod(jnp.right_shift)
-    copy = staticmethod(jnp.copy)
-    real = staticmethod(jnp.real)
-    imag = staticmethod(jnp.imag)
-    complex = staticmethod(lax.complex)
-    transpose = staticmethod(jnp.transpose)
-    sign = staticmethod(lax.sign)
+    abs, any, max, sqrt, sum = _static(jnp.abs, jnp.any, jnp.max, jnp.sqrt, jnp.sum)
+    isfinite, sort, where = _static(jnp.isfinite, jnp.sort, jnp.where)
+    cos, expm1, floor, log, log1p = _static(jnp.cos, jnp.expm1, jnp.floor, jnp.log, jnp.log1p)
+    sign, sin, stop_gradient = _static(lax.sign, jnp.sin, lax.stop_gradient)
+    ones_like, zeros_like = _static(jnp.ones_like, jnp.zeros_like)
+    complex, imag, real = _static(lax.complex, jnp.imag, jnp.real)
+    copy, reshape, transpose = _static(jnp.copy, jnp.reshape, jnp.transpose)
+    shift_left, shift_right = _static(jnp.left_shift, jnp.right_shift)
+    mask, current_trace = _static(np.array, private.current_trace)
 
     @staticmethod
     def asarray(x: Any) -> Any:

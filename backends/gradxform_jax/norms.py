@@ -62,8 +62,6 @@ def _wide(x: Any) -> Any:
 
 _OFFLOADED = 1 << 12
 """From so many numbers on, XLA calls a library for a sum; of fewer, it compiles one."""
-_LOOP = 32
-"""XLA compiles a sum over longer axes as several."""
 _LARGE = 1 << 16
 _SHORTEST, _LONGEST, _VECTOR = 48, 300, 8
 """The lengths of rows, which are of whole vectors: XLA adds up the rest of others with more rounding."""
@@ -76,15 +74,16 @@ def squares(leaf: Any, axes: tuple[int, ...] | None) -> Any:
     """Return the sum of the squares of a real array of at most 32 bits, over all axes or some with keepdims."""
     if axes is not None:
         return _plain(leaf, axes)
-    return lax.platform_dependent(leaf, cpu=_by_rows if cut(leaf) else _small, default=_plain)
+    return lax.platform_dependent(leaf, cpu=_by_rows if cut(leaf) else _apart, default=_plain)
 
 
 def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
     return Namespace.sum_over(lax.square(lax.convert_element_type(leaf, np.float64)), axes)
 
 
-def _small(leaf: Any) -> Any:
-    return _plain(in_one_loop(leaf))
+def _apart(leaf: Any) -> Any:
+    # Without the barrier, XLA shares the wider elements with a product, and writes them to memory.
+    return _plain(barrier(leaf))
 
 
 def _by_rows(leaf: Any) -> Any:
@@ -119,26 +118,6 @@ def _sums(leaf: Any) -> tuple[Any, Any]:
     shape = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
     # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
     rows = barrier(leaf.reshape(shape))
-    sums = in_one_loop(lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim))))
-    return Namespace.sum_over(lax.convert_element_type(sums, np.float64), None), lax.convert_element_type(
-        jnp.max(sums), np.float64
-    )
-
-
-def in_one_loop(leaf: Any) -> Any:
-    """Reshape a small array such that XLA sums it in one loop.
-
-    Behind a barrier, else XLA shares the wider elements with a product, and writes them to memory.
-    """
-    small = isinstance(leaf.size, int) and leaf.size < _OFFLOADED
-    if not small or jax.device_count() > 1 or any(jax.typeof(leaf).sharding.spec):  # an axis may be sharded
-        return barrier(leaf)
-    return barrier(leaf.reshape([part for size in leaf.shape for part in _factors(size)]))
-
-
-def _factors(size: int) -> list[int]:
-    """Write a size as a product of numbers of at most 32, as far as it has such factors, the smallest first."""
-    if size <= _LOOP:
-        return [size]
-    part = next(n for n in range(_LOOP, 0, -1) if size % n == 0)
-    return [*_factors(size // part), part] if part > 1 else [size]
+    sums = lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim)))
+    wide = lax.convert_element_type(sums, np.float64)
+    return Namespace.sum_over(wide, None), jnp.max(wide)

@@ -220,12 +220,11 @@ class Backend(abc.ABC):
             if isinstance(factors, (int, float)):
                 made = [rescale.times(xp, leaf, factors) for xp, leaf in zip(spaces, leaves, strict=True)]
             else:
-                factor = spaces[0].float64(factors)
-                vectors = factor, *map(spaces[0].materialize, rescale.in_steps(spaces[0], factor))
+                whole, steps = rescale.split(spaces[0], factors)
                 made = []
                 for i, (xp, leaf) in enumerate(zip(spaces, leaves, strict=True)):
-                    own, *steps = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in vectors]
-                    made.append(rescale.times(xp, leaf, own, steps))
+                    own, *rest = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in (whole, *steps)]
+                    made.append(rescale.times(xp, leaf, rescale.Factor(own, rest)))
             return made
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Array, inplace: Sequence[bool]) -> list[Array]:

@@ -40,12 +40,11 @@ def of_leaf(
     The result has the dtype of the leaf's sums. Integers and single numbers beside the leaf, such as random words, keep
     their dtype.
     """
+    if isinstance(formula, Combination):
+        return combined_leaf(xp, column, weights_of(formula, xp, numbers, factor))
     dtype = sums_dtype(column[0])
 
     def real(leaf: Any, *others: Any) -> Array:
-        if isinstance(formula, Combination):
-            elements = [xp.cast(part, dtype) for part in (leaf, *others)]
-            return combined(xp, elements, weights_of(formula, xp, numbers, factor))
         first = xp.cast(leaf, dtype)
         rest = [part if _is_number(part) else xp.cast(part, dtype) for part in others]
         if factor is not None:
@@ -54,6 +53,12 @@ def of_leaf(
         return xp.cast(formula(xp, first, *rest, *given, **static), dtype)
 
     return by_parts(xp, real, *column)
+
+
+def combined_leaf(xp: Any, column: Sequence[Any], weights: Sequence[Any]) -> Array:
+    """Add up products of a leaf, and of other arrays, with weights; complex arrays by parts."""
+    dtype = sums_dtype(column[0])
+    return by_parts(xp, lambda *parts: combined(xp, [xp.cast(part, dtype) for part in parts], weights), *column)
 
 
 def weights_of(formula: Combination, xp: Any, numbers: Sequence[Any], factor: Any) -> list[Any]:

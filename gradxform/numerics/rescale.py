@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype, widest
 from gradxform.numerics.formulas import is_nan
@@ -13,28 +13,45 @@ LEAST, MOST = 2.0**-126, 2.0**127
 """Powers of two between which a factor is a normal number of float32."""
 
 
-def times(xp: Any, leaf: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:
-    """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one.
+class Factor(NamedTuple):
+    """A factor in float64, and the steps in float32 that it takes: numbers whose product it is."""
 
-    `steps` are those of `in_steps`, if they are known. Compilers that flush small numbers in a product with one must
-    select the leaf instead, and keep the derivative of the product.
+    whole: Array
+    steps: Sequence[Array]
+
+
+def split(xp: Any, factor: Any) -> Factor:
+    """Split a number or an array once for many leaves."""
+    whole = xp.float64(factor)
+    return Factor(whole, [xp.materialize(xp.cast(step, "float32")) for step in in_steps(xp, whole)])
+
+
+def times(xp: Any, leaf: Array, factor: Any) -> Array:
+    """Multiply a leaf by a number, a `Factor` or an array that broadcasts; bit-identical where that is one.
+
+    Compilers that flush small numbers in a product with one must select the leaf instead, and keep the derivative of
+    the product.
     """
 
     def scaled(part: Array) -> Array:
-        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor, steps), dtype_name(part))
+        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
 
     known = isinstance(factor, (int, float))
     return leaf if known and factor == 1.0 else by_parts(xp, scaled, leaf)
 
 
-def product(xp: Any, x: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:
-    """Multiply float32 or float64 elements by a number or an array in float64.
+def product(xp: Any, x: Array, factor: Any) -> Array:
+    """Multiply float32 or float64 elements by a number, a `Factor` or an array in float64.
 
     It is rounded to float32 once; in two steps if it is far from one.
     """
-    dtype, known = dtype_name(x), isinstance(factor, (int, float))
-    own = [factor] if dtype in DOUBLE else known_steps(factor) if known else steps or in_steps(xp, factor)
-    *first, last = [xp.cast(xp.float64(step), dtype) for step in own]
+    dtype, steps = dtype_name(x), factor.steps if isinstance(factor, Factor) else None
+    if dtype in DOUBLE:
+        return x * xp.cast(xp.float64(factor if steps is None else factor.whole), dtype)
+    if steps is None:
+        known = isinstance(factor, (int, float))
+        steps = [xp.float64(step) for step in (known_steps(factor) if known else in_steps(xp, factor))]
+    *first, last = [xp.cast(step, dtype) for step in steps]
     for step in first:
         x = xp.no_reassociation(x * step)
     return x * last

@@ -12,6 +12,7 @@ from support import ROOT
 
 FILES = sorted(path for folder in ("backends", "gradxform") for path in (ROOT / folder).rglob("*.py"))
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")
+PRIVATE_FILES = ("_private", "private")
 UNDOCUMENTED = re.compile(r"(?!gradxform)(.+\.)?(_[a-zA-Z]\w*|python|src)(\..+)?")
 """Modules: with a leading underscore, `tensorflow.python`, `keras.src`."""
 ALLOWED = {
@@ -68,10 +69,10 @@ def foreign(path: Path, own: set[str]) -> list[str]:
 
 
 def test_private_names_of_other_libraries_are_in_one_file_per_backend() -> None:
-    own = own_names([ast.parse(path.read_text(encoding="utf-8")) for path in FILES if path.name != "_private.py"])
+    own = own_names([ast.parse(path.read_text(encoding="utf-8")) for path in FILES if path.stem not in PRIVATE_FILES])
     own |= {path.stem for path in FILES}
-    found = [line for path in FILES if path.name != "_private.py" for line in foreign(path, own)]
-    assert not found, "move these to the backend's _private.py, with a test:\n" + "\n".join(found)
+    found = [line for path in FILES if path.stem not in PRIVATE_FILES for line in foreign(path, own)]
+    assert not found, "move these to the backend's private.py, with a test:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ def mesh() -> None:
     from operations_natives import CONFLICTS, FORMULAS, Ops, is_scalar
 
     import gradxform as gx
-    from gradxform_jax import _private
+    from gradxform_jax import private
 
-    iterate, coefficients = _private.muon_iteration(), jnp.asarray((3.4445, -4.7750, 2.0315))
+    iterate, coefficients = private.muon_iteration(), jnp.asarray((3.4445, -4.7750, 2.0315))
     ops = Ops(jnp, jnp.linalg.norm, jnp.mean, lambda x, dtype: x.astype(dtype), lambda g: iterate(g, coefficients))
 
     def by_formula(name: str) -> optax.GradientTransformation:

@@ -50,7 +50,7 @@ SEAMS = {
     "inner products": "gradxform.functions.several:products",
     "stop_gradient": "gradxform.functions.backward:_stopped",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
-    "numpy.apply_": "gradxform_numpy._inplace:apply_",
+    "numpy.apply_": "gradxform_numpy.apply:apply_",
     "torch.apply_": "gradxform_torch.apply:transformed",
     "torch.attach, saving": "gradxform_torch.attach:Attached._save",
     "torch.attach, hook": "gradxform_torch.attach:Attached._before_step",

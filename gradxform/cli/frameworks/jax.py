@@ -14,7 +14,7 @@ import optax
 from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place
-from gradxform_jax import _private, backend
+from gradxform_jax import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ def _clip_norm(g: Any, limit: float) -> Any:
 
 
 def _orthogonalize(grads: Any, steps: float) -> Any:
-    iterate, coefficients = _private.muon_iteration(), jnp.asarray(COEFFICIENTS)
+    iterate, coefficients = private.muon_iteration(), jnp.asarray(COEFFICIENTS)
     return [iterate(g, coefficients, int(steps)) for g in grads]
 
 
