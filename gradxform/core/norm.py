@@ -68,6 +68,11 @@ def _no_numbers(xp: Any) -> Array:
     return xp.arange(0)
 
 
+def _beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
+    """Turn known numbers into a vector on the device of another one."""
+    return xp.stack(numbers)
+
+
 class Measured(Leaves):
     """The leaves of one tree of gradients, and their norms: each leaf is read once for its norm."""
 
@@ -192,7 +197,7 @@ class Measured(Leaves):
         found = tuple([self.backend.count(leaf, None) for leaf in self.dense().leaves])
         norms, compute = self.own_norms(ord), self.backend.compute
         if any(group.by_leaf for group in self.groups):
-            norms, counts = self.common(norms, ord, (self.vector(found), 1))
+            norms, counts = self.common(norms, ord, (self.vector(found, norms.value), 1))
             return norms._replace(value=compute(formula, norms.value, self._of_leaves(counts)))
         return norms._replace(value=compute(formula, norms.value, counts=found)) if found else norms
 
@@ -237,14 +242,18 @@ class Measured(Leaves):
     def _like(self) -> Array | None:
         return self.leaves[0] if self.leaves else None
 
-    def vector(self, numbers: Sequence[Any]) -> Array:
-        """Turn numbers of the leaves into a vector."""
-        return self.backend.compute(formulas.stack, *numbers) if numbers else self.backend.compute(_no_numbers)
+    def vector(self, numbers: Sequence[Any], beside: Array | None = None) -> Array:
+        """Turn numbers of the leaves into a vector; known ones on the device of another, to which nothing is sent."""
+        if not numbers:
+            return self.backend.compute(_no_numbers)
+        if beside is None:
+            return self.backend.compute(formulas.stack, *numbers)
+        return self.backend.compute(_beside, beside, numbers=tuple(numbers))
 
     def by_slot(self, norms: Norm) -> Slots:
         """Arrange the norms of this device's leaves by slot."""
         double = [float(dtype in DOUBLE) for dtype in self.source.dtypes]
-        vectors = norms.value, self.vector([1.0] * len(double)), self.vector(double)
+        vectors = norms.value, self.vector([1.0] * len(double), norms.value), self.vector(double, norms.value)
         return Slots(*map(self._by_slot, vectors))
 
     def _by_slot(self, numbers: Array) -> Array:

@@ -124,7 +124,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
-        after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out)), math.inf))
+        after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out), before.value), math.inf))
         first, last = before.everywhere(), after.everywhere()
 
         def left(mask: Mask) -> Mask:
