@@ -119,5 +119,5 @@ def _sums(leaf: Any) -> tuple[Any, Any]:
     # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
     rows = barrier(leaf.reshape(shape))
     sums = lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim)))
-    wide = lax.convert_element_type(sums, np.float64)
-    return Namespace.sum_over(wide, None), jnp.max(wide)
+    total = Namespace.sum_over(lax.convert_element_type(sums, np.float64), None)
+    return total, lax.convert_element_type(jnp.max(sums), np.float64)
