@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+_INTERRUPTED = 130
+"""The exit status after Ctrl-C, click's too."""
 
 
 def main() -> None:
-    """Run the command; say what to install if its own dependencies are not there."""
+    """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
     try:
         from gradxform.cli import app
 
@@ -18,6 +22,11 @@ def main() -> None:
 
         extra = "compare" if "compare" in sys.argv[1:2] else "cli"
         sys.exit(f"gradxform: the command needs {error.name!r}: {install(extra)}")
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
+            raise
+        print("gradxform: interrupted", file=sys.stderr)
+        os._exit(_INTERRUPTED)  # what frameworks do at exit has ended the process by the signal instead, and has hung
 
 
 if __name__ == "__main__":

@@ -18,16 +18,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 class _ForPeople(TyperGroup):
-    """Turns what a command raises for people into one line and exit code 2, and Ctrl-C into exit code 130."""
+    """Turns what a command raises for people into one line and exit code 2."""
 
     def invoke(self, ctx: Any) -> NoReturn:
         """Run a command, and end with the code that it returns."""
         os.environ["KERAS_BACKEND"] = "tensorflow"  # whatever it trains with elsewhere
         try:
             code = super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("gradxform: interrupted", err=True)
-            os._exit(130)  # what frameworks do at exit has ended the process by the signal instead, and has hung
         except (TypeError, ValueError, OSError, MemoryError) as error:
             if os.environ.get("GRADXFORM_TRACEBACK"):
                 raise
