@@ -42,7 +42,7 @@ class Entry:
     @property
     def real(self) -> bool:
         """Whether it is for real gradients only."""
-        return bool(self.rows) and all(row.real for row in self.rows)
+        return bool(self.rows) and all("complex64" not in row.dtypes for row in self.rows)
 
 
 _OWN = {"table": "made from a function: tests/transforms/test_catalogue.py", "devices": "runs the user's code"}

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from trees import STATELESS, first
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import cases, parity
 from gradxform.proof.conformance import right_numbers
 from gradxform.proof.judge import judge
-from gradxform.proof.registry import STATELESS, Row, first
+from gradxform.proof.registry import Row
 from gradxform.proof.ulp import apart, budget
 from gradxform.testing import max_ulp
 

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import optree
+
 from gradxform.proof import parity
-from gradxform.proof.gradients import RANDOM, Leaf, Shapes, Tree, dtypes, edge, hard, nested, random, small
+from gradxform.proof.gradients import RANDOM, Tree, edge, hard, nested, random, small, zeros
 from gradxform.proof.registry import MIXED, Row
 
 _AFTER = "hard numbers one after the other"
@@ -48,27 +50,29 @@ class Group:
 
 
 def ordinary_and_hard(
-    row: Row, dtype: str, trees: Mapping[str, int] | None = None, large: bool = False, shapes: Shapes | None = None
+    row: Row, dtype: str, trees: Mapping[str, int] | None = None, large: bool = False, like: Tree = None
 ) -> Group:
     """Random numbers of every kind and edge cases, in a tree of one dtype; `trees` is how many of each kind, or one.
 
     A stateful transform gets a run of normal numbers, a run of edge cases, and the first step of the rest.
     """
-    shapes = shapes or (nested if large else small)(dtype, row.matrix)
+    like = like or (nested if large else small)(dtype, row.matrix)
     runs = {}
     for kind in RANDOM:
         for seed in range((trees or {}).get(kind, 1)):
-            steps = [random(shapes, kind, 10 * seed + step) for step in range(row.steps if kind == "normal" else 1)]
-            params = random(shapes, "normal", 99 + seed) if kind == "normal" else steps[0]
+            steps = [
+                random(like, kind, 10 * seed + step) for step in range(5 if row.tx.stateful and kind == "normal" else 1)
+            ]
+            params = random(like, "normal", 99 + seed) if kind == "normal" else steps[0]
             runs[f"{kind} {seed + 1}" if trees else kind] = Run(steps, params)
-    kinds = dtypes(shapes)
-    cases = {name: edge(shapes, name) for name in hard("float64") if any(name in hard(kind) for kind in kinds)}
+    kinds = {leaf.dtype.name for leaf in optree.tree_leaves(like)}
+    cases = {name: edge(like, name) for name in hard("float64") if any(name in hard(kind) for kind in kinds)}
     if row.tx.stateful:
         params = cases["huge of both signs" if "adaptive" in row.expression else "zeros"]
         runs[_AFTER] = Run([cases[name] for name in _ORDER], params)
     else:
         if len(kinds) > 1:
-            cases |= {f"{name}, the leaves turned": edge(shapes, name, turned=True) for name in cases}
+            cases |= {f"{name}, the leaves turned": edge(like, name, turned=True) for name in cases}
         runs |= {name: Run([tree], tree) for name, tree in cases.items()}
     left_out = LEFT_OUT.get(row.expression, ())
     return Group(dtype, "small", {name: run for name, run in runs.items() if not name.startswith(left_out)})
@@ -76,8 +80,8 @@ def ordinary_and_hard(
 
 def mixed(row: Row) -> Group:
     """Float32, float16, bfloat16 and float64 in one tree."""
-    parts = {"v": Leaf("float32", 3, 5), "w": Leaf("float16", 7)}
-    shapes = {"a": parts, "b": [Leaf("float64", 4), None], "c": {"w": Leaf("bfloat16", 6)}}
-    trees = {kind: random(shapes, kind) for kind in ("normal", "uneven leaves")}
-    trees |= {name: edge(shapes, name, dtype="float16") for name in ("at the limit", "300")}
+    parts = {"v": zeros("float32", 3, 5), "w": zeros("float16", 7)}
+    like = {"a": parts, "b": [zeros("float64", 4), None], "c": {"w": zeros("bfloat16", 6)}}
+    trees = {kind: random(like, kind) for kind in ("normal", "uneven leaves")}
+    trees |= {name: edge(like, name, dtype="float16") for name in ("at the limit", "300")}
     return Group(MIXED, "mixed", {name: Run([tree], tree) for name, tree in trees.items()})

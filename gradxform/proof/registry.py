@@ -23,6 +23,7 @@ MIXED = "mixed"
 """A pseudo dtype: float32, float16, bfloat16 and float64 in one tree."""
 
 
+_REAL = re.compile("clip_value|sign|top_k|centralize|orthogonal|cautious|noise")
 _SUMS = re.compile("ema|trace|grokfast|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
 
 
@@ -35,8 +36,6 @@ class Row:
     """The budget for rescaled float32 and complex64 gradients, in units in the last place; 0 means bit-identical.
 
     Float64 and sums of terms have their own, see `proof.ulp.budget`."""
-    real: bool = False
-    """For real gradients only."""
     products: float | None = None
     """The budget for products of matrices, whose summands frameworks add in different orders, in place of `ulp`.
 
@@ -62,7 +61,8 @@ class Row:
     @property
     def dtypes(self) -> tuple[str, ...]:
         """The supported gradient dtypes."""
-        return tuple(dtype for dtype in DTYPES if not (self.real and dtype in COMPLEX))
+        real = _REAL.search(self.expression) is not None
+        return tuple(dtype for dtype in DTYPES if not (real and dtype in COMPLEX))
 
     @property
     def sums(self) -> bool:
@@ -79,17 +79,12 @@ class Row:
         """Whether it runs on trees of mixed dtypes: stateless, over whole leaves."""
         return self.stateless and not self.matrix
 
-    @property
-    def steps(self) -> int:
-        """How many consecutive gradients show its behaviour."""
-        return 5 if self.tx.stateful else 1
-
     def budget(self, dtype: Any, summed: Any = False) -> Any:
         """The error budget in one dtype, or of each element if `summed` says which are sums."""
-        if self.products is not None:
-            bits = {"float16": 11, "bfloat16": 8}.get(np.dtype(dtype).name)  # the result is rounded once more
-            return self.products if bits is None else 1 + self.products * 2.0 ** (bits - 24)
-        return budget(dtype, self.ulp, summed)
+        if self.products is None:
+            return budget(dtype, self.ulp, summed)
+        bits = {"float16": 11, "bfloat16": 8}.get(np.dtype(dtype).name)  # the result is rounded once more
+        return self.products if bits is None else 1 + self.products * 2.0 ** (bits - 24)
 
 
 def _rows(*expressions: str, **budgets: Any) -> tuple[Row, ...]:
@@ -100,123 +95,74 @@ def _rows(*expressions: str, **budgets: Any) -> tuple[Row, ...]:
 TABLE: dict[str, tuple[Row, ...]] = {
     "identity": _rows("identity()", ulp=0),
     "stop": _rows("stop()", ulp=0),
-    "scale": (
-        Row("scale(0.3)"),
-        *_rows("scale(-1.0)", "scale(0.25)", ulp=0),
-        Row("chain(scale(1e25), scale(1e25), scale(1e-30), scale(1e-20))"),
-    ),
-    "clip_value": _rows("clip_value(0.5)", "clip_value(low=-0.25)", "clip_value(low=0.1, high=0.7)", ulp=0, real=True),
-    "clip_norm": (
-        Row("clip_norm(1.0)"),
-        *_rows("clip_norm(0.0)", "clip_norm(float('inf'))", ulp=0),
-        *_rows("clip_norm(1.0, ord=1)", "clip_norm(1.0, ord=float('inf'))", "clip_norm(1.0, ord=3)"),
-        *_rows("clip_norm(0.7, axes=-1)", "clip_norm(0.7, axes=(0, 1), ord=1)"),
-    ),
-    "clip_global_norm": _rows(
-        "clip_global_norm(1.0)",
-        "clip_global_norm(1.0, ord=1)",
-        "clip_global_norm(1.0, ord=float('inf'))",
-        "clip_global_norm(1.0, ord=2.5)",
-    ),
-    "chain": (
-        Row("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
-        Row("chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))", real=True),
-        Row("chain(scale(3.0), clip_value(0.5), clip_norm(0.7))", real=True),
+    "scale": _rows("scale(0.3)", "chain(scale(1e25), scale(1e25), scale(1e-30), scale(1e-20))")
+    + _rows("scale(-1.0)", "scale(0.25)", ulp=0),
+    "clip_value": _rows("clip_value(0.5)", "clip_value(low=-0.25)", "clip_value(low=0.1, high=0.7)", ulp=0),
+    "clip_norm": _rows("clip_norm(1.0)", "clip_norm(1.0, ord=1)", "clip_norm(1.0, ord=float('inf'))")
+    + _rows("clip_norm(1.0, ord=3)", "clip_norm(0.7, axes=-1)", "clip_norm(0.7, axes=(0, 1), ord=1)")
+    + _rows("clip_norm(0.0)", "clip_norm(float('inf'))", ulp=0),
+    "clip_global_norm": _rows("clip_global_norm(1.0)", "clip_global_norm(1.0, ord=1)")
+    + _rows("clip_global_norm(1.0, ord=float('inf'))", "clip_global_norm(1.0, ord=2.5)"),
+    "chain": _rows(
+        "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
+        "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))",
+        "chain(scale(3.0), clip_value(0.5), clip_norm(0.7))",
     ),
     "masked": _rows("masked(clip_global_norm(1.0), '**/w')"),
-    "freeze": (
-        Row("freeze('**/w')", ulp=0),
-        Row("chain(freeze('**/v'), clip_global_norm(1.0))"),
-    ),
+    "freeze": _rows("freeze('**/w')", ulp=0) + _rows("chain(freeze('**/v'), clip_global_norm(1.0))"),
     "partition": _rows("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
     "clip_rms": _rows("clip_rms(0.5)"),
     "clip_average_norm": _rows("clip_average_norm(0.01)"),
     "normalize_norm": _rows("normalize_norm()"),
     "normalize_global_norm": _rows("normalize_global_norm()"),
-    "sign": _rows("sign()", ulp=0, real=True),
-    "top_k": (
-        Row("top_k(0.1)", ulp=0, real=True),
-        Row("chain(scale(-3.0), top_k(0.6), clip_norm(0.5))", real=True),
-    ),
-    "zero_nonfinite": (
-        Row("zero_nonfinite()", ulp=0),
-        Row("chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"),
-    ),
-    "centralize": _rows(
-        "centralize()", "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", real=True, part=0.01
-    ),
-    "add_decayed_weights": (
-        Row("add_decayed_weights(0.01)", part=0.01),
-        Row("chain(clip_global_norm(1.0), add_decayed_weights(0.3))"),
-        Row("chain(scale(0.5), add_decayed_weights(0.3))", part=0.15),
-    ),
-    "clip_adaptive": (
-        Row("clip_adaptive(0.1, axes='keras')"),
-        Row("clip_adaptive(0.1, axes='torch', eps=0.5)"),
-        # A clip over axes is rounded before the next one.
-        Row("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", ulp=3),
-    ),
+    "sign": _rows("sign()", ulp=0),
+    "top_k": _rows("top_k(0.1)", ulp=0) + _rows("chain(scale(-3.0), top_k(0.6), clip_norm(0.5))"),
+    "zero_nonfinite": _rows("zero_nonfinite()", ulp=0)
+    + _rows("chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"),
+    "centralize": _rows("centralize()", "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", part=0.01),
+    "add_decayed_weights": _rows("add_decayed_weights(0.01)", part=0.01)
+    + _rows("chain(clip_global_norm(1.0), add_decayed_weights(0.3))")
+    + _rows("chain(scale(0.5), add_decayed_weights(0.3))", part=0.15),
+    "clip_adaptive": _rows("clip_adaptive(0.1, axes='keras')", "clip_adaptive(0.1, axes='torch', eps=0.5)")
+    # A clip over axes is rounded before the next one.
+    + _rows("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", ulp=3),
     "orthogonal_to_parameters": _rows(
-        "orthogonal_to_parameters()", "chain(scale(-3.0), orthogonal_to_parameters(), clip_norm(0.5))", real=True
+        "orthogonal_to_parameters()", "chain(scale(-3.0), orthogonal_to_parameters(), clip_norm(0.5))"
     ),
     "cautious": _rows(
         "cautious()",
         "chain(scale(-3.0), cautious(eps=0.4, negated=True), clip_rms(0.5))",
         "masked(cautious(negated=True), '**/w')",
-        real=True,
     ),
-    "ema": (
-        Row("ema(0.9)", part=0.1),
-        Row("ema(0.75, debias=False)", part=0.25),
-        Row("ema(0.9999)", part=0.0001),
-        Row("ema(0.999999, debias=False)", part=1e-06),
-    ),
-    "trace": (*_rows("trace(0.9)", "masked(trace(0.9), '**/w')"), Row("trace(0.9, nesterov=True)", part=0.1)),
-    "grokfast": (
-        Row("grokfast()", part=0.02),
-        Row("grokfast(0.75, amplitude=0.5)", part=0.25),
-    ),
+    "ema": _rows("ema(0.9)", part=0.1)
+    + _rows("ema(0.75, debias=False)", part=0.25)
+    + _rows("ema(0.9999)", part=0.0001)
+    + _rows("ema(0.999999, debias=False)", part=1e-06),
+    "trace": _rows("trace(0.9)", "masked(trace(0.9), '**/w')") + _rows("trace(0.9, nesterov=True)", part=0.1),
+    "grokfast": _rows("grokfast()", part=0.02) + _rows("grokfast(0.75, amplitude=0.5)", part=0.25),
     "accumulate": _rows("accumulate(clip_global_norm(1.0), 2)", "accumulate(trace(0.5), 3)"),
-    "skip_nonfinite": (
-        Row("skip_nonfinite(trace(0.5))"),
-        Row("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)", part=0.5),
-    ),
+    "skip_nonfinite": _rows("skip_nonfinite(trace(0.5))")
+    + _rows("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)", part=0.5),
     "skip_large": _rows("skip_large(trace(0.5), 73.5)"),
-    "error_feedback": (
-        *_rows("error_feedback(clip_global_norm(1.0))", "error_feedback(masked(trace(0.5), '**/w'))"),
-        *_rows("error_feedback(chain(scale(0.5), sign()))", "error_feedback(top_k(0.3))", real=True),
-    ),
+    "error_feedback": _rows("error_feedback(clip_global_norm(1.0))", "error_feedback(masked(trace(0.5), '**/w'))")
+    + _rows("error_feedback(chain(scale(0.5), sign()))", "error_feedback(top_k(0.3))"),
     "clip_percentile": _rows("clip_percentile(40.0, 3)", "clip_percentile(75.0, 4, per_leaf=True)"),
     "clip_zscore": _rows("clip_zscore(1.0, 0.9, 2)", "clip_zscore(0.5, 0.5, 1, per_leaf=True)"),
     "clip_adagc": _rows("clip_adagc()", "clip_adagc(1.1, 0.5, warmup=2, max_norm=3.0)"),
     "clip_spikes": _rows("clip_spikes(1.5, warmup=0)", "clip_spikes(1.5, 0.5, warmup=1)"),
-    "add_noise": _rows("add_noise(0.1, 7)", real=True),
-    "orthogonalize": (
-        *_rows(
-            "orthogonalize(axes='keras')",
-            "chain(scale(-3.0), trace(0.95, nesterov=True), orthogonalize(axes='torch'), scale(-0.02))",
-            real=True,
-            products=budget_of_products("jordan", 5),
-        ),
-        Row(
-            "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
-            real=True,
-            products=budget_of_products("polar_express", 3),
-        ),
+    "add_noise": _rows("add_noise(0.1, 7)"),
+    "orthogonalize": _rows(
+        "orthogonalize(axes='keras')",
+        "chain(scale(-3.0), trace(0.95, nesterov=True), orthogonalize(axes='torch'), scale(-0.02))",
+        products=budget_of_products("jordan", 5),
+    )
+    + _rows(
+        "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
+        products=budget_of_products("polar_express", 3),
     ),
-    "measure": (
-        Row("measure(masked(trace(0.5), '**/w'), 'momentum')"),
-        Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
-    ),
+    "measure": _rows("measure(masked(trace(0.5), '**/w'), 'momentum')")
+    + _rows("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))"),
 }
 """The rows of each transform, in families; the first one stands for it where one is enough."""
 
 ROWS = tuple(row for rows in TABLE.values() for row in rows)
-STATELESS = tuple(row for row in ROWS if row.stateless)
-STATEFUL = tuple(row for row in ROWS if not row.stateless)
-"""Rows with parameters, a state, or sums; stateful ones run over several steps."""
-
-
-def first() -> tuple[Row, ...]:
-    """The first row of each transform."""
-    return tuple(rows[0] for rows in TABLE.values())

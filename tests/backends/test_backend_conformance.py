@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support import INDUCTOR, MODES, OPERATIONS, ROOT, slow
+from trees import first
 
 import gradxform as gx
 from gradxform import numerics
 from gradxform.backend import lookup
-from gradxform.proof.registry import DTYPES, ROWS, first
+from gradxform.proof.registry import DTYPES, ROWS
 from gradxform.testing import backend_cases, check_backend
 
 LACKS = {"mlx": ("complex128",), "array_api_strict": ("float16", "bfloat16")}

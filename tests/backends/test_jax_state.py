@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from support import PROCESSES, assert_bits, assert_ulp, python, slow
 from support import assert_close as close
+from trees import STATEFUL
 
 import gradxform as gx
-from gradxform.proof.registry import STATEFUL
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

@@ -19,12 +19,12 @@ from support import (
     slow,
     tensors,
 )
+from trees import gradients
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity
 from gradxform.proof.extended import number
-from gradxform.proof.gradients import gradients
 from gradxform.proof.registry import DTYPES, ROWS, Row
 
 mx = pytest.importorskip("mlx.core")

@@ -13,11 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import trees
 from devices import transforms, update
 from support import NAN, TRACES, XLA, assert_right, f32, shared_group, slow
 
 import gradxform as gx
-from gradxform.proof import parity, registry
+from gradxform.proof import parity
 from gradxform.proof.registry import Row
 from gradxform.testing import max_ulp
 
@@ -153,7 +154,7 @@ def test_reads_are_seen(reads: Any) -> None:
 
 @slow(TRACES, lambda row: row.tx.stateful, mode="compiled")
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("row", registry.first(), ids=str)
+@pytest.mark.parametrize("row", trees.first(), ids=str)
 def test_right_numbers_on_an_accelerator(row: Row, mode: str, accelerator: None) -> None:
     assert_right(row, shared_group(row, "float32"), "tensorflow", mode)
 

@@ -13,11 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import INDUCTOR, array, assert_bits, assert_ulp, python, slow, tensors
+from trees import STATELESS, few
 
 import gradxform as gx
 from gradxform.proof import parity
-from gradxform.proof.gradients import few
-from gradxform.proof.registry import STATELESS, Row
+from gradxform.proof.registry import Row
 
 # torch.compile instantiates an autograd.Function and then warns about it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -8,12 +8,12 @@ import numpy as np
 import optree
 import pytest
 from support import ROOT, array
+from trees import gradients
 from without_float64 import of_the_standard, of_torch
 
 import gradxform as gx
 from gradxform.backend.protocol import Backend
 from gradxform.proof import extended as oracle
-from gradxform.proof.gradients import gradients
 from gradxform.testing import max_ulp
 
 BUDGET = 4

@@ -17,12 +17,24 @@ from entries import ENTRIES, Entry
 from hypothesis import strategies as st
 
 import gradxform as gx
-from gradxform.proof.gradients import Leaf
+from gradxform.proof.gradients import zeros
 from gradxform.proof.registry import COMPLEX, DTYPES
 
 SCALES = {"float16": (-7, 4), "float64": (-290, 290)}
 """The powers of ten of a leaf's magnitude."""
 _SCALE = (-40, 38)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The shape and dtype of a gradient."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def holding(self, values: Any) -> Any:
+        """The values in this dtype."""
+        return np.asarray(values).astype(zeros(self.dtype).dtype)
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ def structure(rng: random.Random) -> Structure:
     kinds = _REAL if kinds is _NARROW and (mixed or dtype == "float64") else kinds
 
     def leaf(*shape: int) -> Leaf:
-        return Leaf(rng.choice(("float32", "float16", "bfloat16", "float64")) if mixed else dtype, *shape)
+        return Leaf(rng.choice(("float32", "float16", "bfloat16", "float64")) if mixed else dtype, shape)
 
     def matrix() -> Leaf:
         return leaf(rng.randint(1, 5), rng.randint(1, 5))

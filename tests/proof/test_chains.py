@@ -18,7 +18,6 @@ import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.core.transform import factories
 from gradxform.proof import parity
-from gradxform.proof.gradients import Leaf
 
 EAGER = [(name, "eager") for name in lookup.installed() if name != "jax"]
 """Modes without compilation or lookup by shape."""
@@ -103,7 +102,7 @@ def test_a_wrong_number_is_seen() -> None:
     ],
 )
 def test_what_is_ill_conditioned_is_not_taken_for_anything(expression: str, value: np.ndarray, fake: float) -> None:
-    structure = chains.Structure(expression, {"w": Leaf(value.dtype.name, *value.shape)}, 1, 1)
+    structure = chains.Structure(expression, {"w": chains.Leaf(value.dtype.name, value.shape)}, 1, 1)
     wanted = chains_run.Wanted(structure.tx, [{"w": value}], {"w": value * 0.0})
     wrong = parity.Result("numpy", "eager", {"w": np.full_like(value, fake)})
     with pytest.raises(chains_run.Wrong):

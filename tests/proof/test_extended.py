@@ -14,13 +14,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import assert_right
+from trees import first
 from typer.testing import CliRunner
 
 from gradxform.cli import app
 from gradxform.proof import extended
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import narrowed, number
-from gradxform.proof.registry import Row, first
+from gradxform.proof.registry import Row
 
 BITS = {np.float16: (11, -24), ml_dtypes.bfloat16: (8, -133), np.float32: (24, -149), np.float64: (53, -1074)}
 """The mantissa bits of a dtype, and the exponent of its smallest number."""

@@ -35,12 +35,12 @@ from support import (
     slow,
     tensors,
 )
+from trees import few, gradients
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference_state
 from gradxform.proof.extended import narrowed, number
-from gradxform.proof.gradients import few, gradients
 from gradxform.testing import max_ulp
 
 by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")

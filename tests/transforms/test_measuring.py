@@ -25,11 +25,11 @@ from support import (
     tensors,
     without_addresses,
 )
+from trees import few, gradients
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference
-from gradxform.proof.gradients import few, gradients
 
 by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 FIELDS = ("norm_before", "norm_after", "factor", "clipped", "nonfinite_count")

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+import trees
 from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right, shared_group, shared_mixed
+from trees import gradients, least
 
 import gradxform as gx
 from gradxform.core.transform import factories
 from gradxform.proof import extended, parity, registry
 from gradxform.proof.cases import Group, ordinary_and_hard
-from gradxform.proof.gradients import gradients, least
 from gradxform.proof.registry import DTYPES, MIXED, Row
 
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
@@ -33,7 +34,7 @@ LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
 
 def combinations() -> Iterator[Any]:
     """All rows, frameworks, modes and dtypes; the slowest first, so that parallel workers end together."""
-    firsts = registry.first()
+    firsts = trees.first()
     for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(registry.ROWS)):
         quick, slow = _by_inductor(row, rank) if where == INDUCTOR else _otherwise(row, rank, where)
         if where == INDUCTOR and row not in firsts:
@@ -48,8 +49,8 @@ def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
     """Split the cases under torch.compile into quick and slow."""
     half, other = HALF[rank % 2], HALF[1 - rank % 2]
     pairs = [("float32", half), (other, "complex64"), ("float64", "complex128")]
-    taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in registry.STATEFUL)]]
-    left = [other] if row in registry.STATEFUL else []
+    taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in trees.STATEFUL)]]
+    left = [other] if row in trees.STATEFUL else []
     (*quick,), *slow = [pair if row.expression == LARGE else ["+".join(pair)] for pair in taken if pair]
     return quick, [*left, *itertools.chain(*slow), *([MIXED] if row.expression == MIX else [])]
 
@@ -60,8 +61,8 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     if where not in COMPILING:
         return every, []
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
-    quick = ["float32"] if row in registry.first() or where != ("jax", "eager") else []
-    quick += [others[rank % len(others)]] if row in registry.first() else []
+    quick = ["float32"] if row in trees.first() or where != ("jax", "eager") else []
+    quick += [others[rank % len(others)]] if row in trees.first() else []
     quick += [MIXED] if row.expression == MIX else []
     return quick, [dtype for dtype in every if dtype not in quick]
 
@@ -81,7 +82,7 @@ def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
     if dtype == MIXED:
         return shared_mixed(row)
     if where == INDUCTOR and row.expression != LARGE:
-        return ordinary_and_hard(row, dtype, shapes=least(*dtypes_of(dtype)))
+        return ordinary_and_hard(row, dtype, like=least(*dtypes_of(dtype)))
     if where in COMPILING and row.expression != LARGE:
         return shared_group(row, dtype)
     return shared_group(row, dtype, large=True)
@@ -97,12 +98,12 @@ def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> No
     for where in MODES:
         dtypes = {own for *mode, dtype, _ in quick if tuple(mode) == where for own in dtypes_of(dtype)}
         assert set(DTYPES) <= dtypes or where == INDUCTOR
-        for row in registry.first():
+        for row in trees.first():
             given = (dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row))
             dtypes = {own for dtype in given for own in dtypes_of(dtype)}
             assert "float32" in dtypes
             assert len(dtypes) >= 2
-    text = " ".join(row.expression for row in registry.first())
+    text = " ".join(row.expression for row in trees.first())
     for name in set(factories) - {"across", "elementwise", "transform", "scale_by_schedule"}:  # not in any row
         assert f"{name}(" in text
 

@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 import pytest
+import trees
 from support import EAGER, FRAMEWORKS, PLAIN, assert_right, each_transform_once, shared_group, slow
 
 from gradxform.backend import lookup
@@ -44,7 +45,7 @@ def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backe
 
 @slow(PLAIN)
 @pytest.mark.parametrize("framework", [name for name in ("jax", "tensorflow") if name in FRAMEWORKS])
-@pytest.mark.parametrize("row", registry.first(), ids=str)
+@pytest.mark.parametrize("row", trees.first(), ids=str)
 def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, plain: Backend) -> None:
     """Each transform once; inductor uses PyTorch's defaults anyway."""
     assert_right(row, shared_group(row, "float32"), framework, "compiled")

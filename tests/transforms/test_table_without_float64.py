@@ -77,7 +77,7 @@ def test_tensors_of_mps_stay_there_and_narrow(row: Row) -> None:
     with fake.FakeTensorMode(), indexing():
 
         def empty(leaf: Any) -> Any:
-            return torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="mps")
+            return torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype.name), device="mps")
 
         shapes = small("float32", row.matrix)
         tree, params = (optree.tree_map(empty, shapes) for _ in range(2))

@@ -7,8 +7,10 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import optree
+
 from gradxform.proof.cases import Group, Run, mixed, ordinary_and_hard
-from gradxform.proof.gradients import Leaf, Shapes, random, size
+from gradxform.proof.gradients import Tree, random, zeros
 from gradxform.proof.registry import Row
 
 _CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"
@@ -56,22 +58,22 @@ def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
             row, dtype, {kind: max(1, int(sizes.share * most)) for kind, (_, most) in KINDS.items()}
         )
     if row.expression in _MANY:
-        many = {f"layer{i}": {"w": Leaf("float32", 9)} for i in range(sizes.many)}
+        many = {f"layer{i}": {"w": zeros("float32", 9)} for i in range(sizes.many)}
         yield _random("float32", "many leaves", many, ("normal", "heavy tails", "uneven leaves"))
     if row.mixed and "bfloat16" in available(row.dtypes):
         yield mixed(row)
     if not row.tx.stateful:
-        large = {"a": {"w": Leaf("float32", *sizes.large)}, "b": {"v": Leaf("float32", 2, 3)}}
+        large = {"a": {"w": zeros("float32", *sizes.large)}, "b": {"v": zeros("float32", 2, 3)}}
         yield _random("float32", "one large leaf", large, ("normal", "heavy tails"))
     if row.expression == "clip_global_norm(1.0)":
-        yield _random("float32", "GPT-2's embedding", [Leaf("float32", *sizes.embedding)], ("normal",))
+        yield _random("float32", "GPT-2's embedding", [zeros("float32", *sizes.embedding)], ("normal",))
 
 
-def _random(column: str, words: str, shapes: Shapes, kinds: Sequence[str]) -> Group:
-    trees = {f"{kind} in {words}": random(shapes, kind) for kind in kinds}
+def _random(column: str, words: str, like: Tree, kinds: Sequence[str]) -> Group:
+    trees = {f"{kind} in {words}": random(like, kind) for kind in kinds}
     return Group(column, words, {name: Run([tree], tree) for name, tree in trees.items()})
 
 
 def elements(run: Run) -> int:
     """The number of elements of all steps."""
-    return sum(map(size, run.steps))
+    return sum(leaf.size for leaf in optree.tree_leaves(run.steps))

@@ -1,0 +1,32 @@
+"""Trees of gradients, and the rows of the registry that tests choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform.proof.gradients import nested, random, small, zeros
+from gradxform.proof.registry import ROWS, TABLE, Row
+
+STATELESS = tuple(row for row in ROWS if row.stateless)
+STATEFUL = tuple(row for row in ROWS if not row.stateless)
+"""Rows with parameters, a state, or sums; stateful ones run over several steps."""
+
+
+def first() -> tuple[Row, ...]:
+    """The first row of each transform."""
+    return tuple(rows[0] for rows in TABLE.values())
+
+
+def gradients(dtype: str, seed: int = 0, matrix: bool = False) -> Any:
+    """Normal numbers in seven leaves."""
+    return random(nested(dtype, matrix), "normal", seed)
+
+
+def few(dtype: str, seed: int = 0) -> Any:
+    """Normal numbers in three leaves."""
+    return random(small(dtype), "normal", seed)
+
+
+def least(dtype: str, second: str = "") -> Any:
+    """Two leaves, which may be of two dtypes, for compilers that take seconds for each."""
+    return {"a": {"v": zeros(dtype, 3, 5), "w": zeros(second or dtype, 37, 41)}}
