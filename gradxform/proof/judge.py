@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.proof.gradients import RANGES
-from gradxform.proof.parity import Difference, Expected, Leaves, difference, larger
+from gradxform.proof.parity import Difference, Leaves, difference, larger, term_of
 from gradxform.proof.registry import COMPLEX, Row
 from gradxform.proof.ulp import apart, ulps
 
@@ -54,19 +54,14 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
         return _judge_products(got, wanted, row)
     verdict = Verdict()
     for path, right in wanted.items():
-        given = wanted.terms[path] if isinstance(wanted, Expected) else np.zeros(right.shape, right.dtype)
-        for name, found, exact, term in _parts(path, got[path], right, given):
+        for name, found, exact, term in _parts(path, right.dtype, got[path], right, term_of(wanted, path)):
             distance = apart(found, exact, term)
             lost = _lost(found, exact, distance, row.part, framework in _FLUSHING and exact.dtype.name != "float16")
             distance = np.where(lost, 0.0, distance)
-            part = Verdict(flushed=int(lost.sum()))
-            if (largest := distance.max(initial=0.0)) > 0:
-                beyond = np.where(distance > row.budget(right.dtype, term > 0), distance, 0.0)
-                worst = difference(name, found, exact, distance)
-                over = difference(name, found, exact, beyond) if beyond.any() else None
-                wrong = _in_words(found, exact, distance) if largest > _SENSE else ""
-                part = Verdict(worst, over, wrong, part.flushed)
-            verdict = verdict.and_then(part)
+            beyond = np.where(distance > row.budget(right.dtype, term > 0), distance, 0.0)
+            worst, over = (difference(name, found, exact, by) for by in (distance, beyond))
+            wrong = _in_words(found, exact, distance) if worst is not None and worst.ulp > _SENSE else ""
+            verdict = verdict.and_then(Verdict(worst, over, wrong, int(lost.sum())))
     return verdict
 
 
@@ -79,12 +74,10 @@ def _judge_products(got: Leaves, wanted: Leaves, row: Row) -> Verdict:
         if (np.isfinite(found) != known).any():
             return verdict._replace(wrong=_in_words(got[path], right, ulps(got[path], right)) or "infinity")
         norm, error = (float(np.linalg.norm(part[known])) for part in (exact, apart))
-        if not error:
-            continue
         units = error / norm * 2.0 ** _DIGITS[right.dtype.name] if norm else math.inf
-        worse = dataclasses.replace(difference(path, got[path], right, np.where(known, apart, 0.0)), ulp=units)
-        over = worse if units > row.budget(right.dtype) else None
-        verdict = verdict.and_then(Verdict(worse, over))
+        if worst := difference(path, got[path], right, np.where(known, apart, 0.0)):
+            worst = dataclasses.replace(worst, ulp=units)
+            verdict = verdict.and_then(Verdict(worst, worst if units > row.budget(right.dtype) else None))
     return verdict
 
 
@@ -97,9 +90,9 @@ def _lost(found: Any, exact: Any, distance: Any, part: float, flushing: bool) ->
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 
-def _parts(path: str, *leaves: Any) -> Iterator[tuple[Any, ...]]:
+def _parts(path: str, dtype: Any, *leaves: Any) -> Iterator[tuple[Any, ...]]:
     """Return real leaves, or both parts of complex ones."""
-    if leaves[0].dtype.name in COMPLEX:
+    if dtype.name in COMPLEX:
         yield f"{path}.real", *(leaf.real for leaf in leaves)
         yield f"{path}.imag", *(leaf.imag for leaf in leaves)
     else:
@@ -108,7 +101,6 @@ def _parts(path: str, *leaves: Any) -> Iterator[tuple[Any, ...]]:
 
 def _in_words(got: Any, wanted: Any, distance: Any) -> str:
     """Describe the failure if the distance is not meaningful."""
-    got, wanted = np.asarray(got), np.asarray(wanted)
     if (np.isnan(got) & ~np.isnan(wanted)).any():
         return "NaN"
     if np.isinf(distance).any():

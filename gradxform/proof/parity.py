@@ -69,10 +69,6 @@ class Result:
         return f"{self.framework} {self.mode}"
 
 
-def _numpy() -> Backend:
-    return lookup.backend("numpy")
-
-
 def named_leaves(tree: Any, backend: Backend | None = None) -> Leaves:
     """Return a tree's leaves as NumPy arrays by path, without None."""
     backend = backend or lookup.opened(tree)[0]
@@ -95,7 +91,7 @@ def run(
         if place is not None and (lacks := place.lacks(tree)):
             results.append(Result(framework, mode, {}, left_out=f"no {lacks} there"))
             continue
-        structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree, _numpy()).items()])
+        structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree).items()])
         step = runners.setdefault(structure, runner(tx, framework, mode, place))
         results.append(step([tree], tree)[0][0])
     return results
@@ -154,20 +150,19 @@ def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place
 
 def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | None = None) -> Result:
     """Check structure, None, framework, device, dtypes and shapes of a result."""
-    given, structure = named_leaves(tree, _numpy()), optree.tree_structure(tree, none_is_leaf=False)
-    if optree.tree_structure(out, none_is_leaf=False) != structure:
+    problem = ""
+    if optree.tree_structure(out) != optree.tree_structure(tree):
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
     for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
         if leaf is not None and lookup.owner(leaf) is not backend:
-            return Result(backend.name, mode, {}, f"{path} became a {type(leaf).__name__}")
-        if leaf is not None and place is not None and not place.lies(leaf):
-            return Result(backend.name, mode, {}, f"{path} is on {leaf.device}, not on {place.words}")
-    leaves = named_leaves(out, backend)
-    for path, leaf in given.items():
-        if (leaves[path].dtype, leaves[path].shape) != (leaf.dtype, leaf.shape):
-            got = f"{leaves[path].dtype} {leaves[path].shape}"
-            return Result(backend.name, mode, {}, f"{path} became {got}, from {leaf.dtype} {leaf.shape}")
-    return Result(backend.name, mode, leaves)
+            problem = problem or f"{path} became a {type(leaf).__name__}"
+        elif leaf is not None and place is not None and not place.lies(leaf):
+            problem = problem or f"{path} is on {leaf.device}, not on {place.words}"
+    leaves, given = {} if problem else named_leaves(out, backend), named_leaves(tree)
+    for path, new in leaves.items():
+        if (new.dtype, new.shape) != (given[path].dtype, given[path].shape):
+            problem = problem or f"{path} became {new.dtype} {new.shape}, from {given[path].dtype} {given[path].shape}"
+    return Result(backend.name, mode, {} if problem else leaves, problem)
 
 
 def expected(tx: GradientTransformation, tree: Any) -> Expected:
@@ -177,8 +172,8 @@ def expected(tx: GradientTransformation, tree: Any) -> Expected:
 
 def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Expected]:
     """Return the reference results of consecutive steps."""
-    named = [named_leaves(tree, _numpy()) for tree in steps]
-    own = list(named_leaves(params, _numpy()).values())
+    named = [named_leaves(tree) for tree in steps]
+    own = list(named_leaves(params).values())
     found = references(tx, [list(leaves.items()) for leaves in named], own)
     return [
         Expected(*(dict(zip(leaves, part, strict=True)) for part in step))
@@ -186,38 +181,38 @@ def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any
     ]
 
 
-def distance(got: Any, wanted: Leaves, path: str) -> tuple[Any, Any]:
-    """Return the distance of a leaf's elements in ULP, of the largest term where they were summed, and these terms."""
-    term = wanted.terms.get(path, 0.0) if isinstance(wanted, Expected) else 0.0
-    return apart(got, wanted[path], term), term
-
-
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
     """Return the first and the largest difference of two results, or None."""
     first: Difference | None = None
     largest: Difference | None = None
-    for path in wanted:
-        found, _ = distance(got[path], wanted, path)
-        if found.size and found.max() > 0:
-            first = first or difference(path, got[path], wanted[path], found, int(np.flatnonzero(found)[0]))
-            largest = larger(largest, difference(path, got[path], wanted[path], found))
+    for path, right in wanted.items():
+        found = apart(got[path], right, term_of(wanted, path))
+        first = first or difference(path, got[path], right, found, found > 0)
+        largest = larger(largest, difference(path, got[path], right, found))
     return first, largest
 
 
 def beyond(got: Leaves, wanted: Leaves, terms: Mapping[str, Any], ulp: float, times: float = 1) -> Difference | None:
     """Return the largest difference beyond so many budgets; `terms` as `Expected` has them."""
     worst: Difference | None = None
-    for path, leaf in wanted.items():
+    for path, right in wanted.items():
         term = terms.get(path, 0.0)
-        found = apart(got[path], leaf, term)
-        over = np.where(found > times * budget(leaf.dtype, ulp, term != 0), found, 0.0)
-        worst = larger(worst, difference(path, got[path], leaf, over) if over.any() else None)
+        found = apart(got[path], right, term)
+        over = np.where(found > times * budget(right.dtype, ulp, term != 0), found, 0.0)
+        worst = larger(worst, difference(path, got[path], right, over))
     return worst
 
 
-def difference(path: str, got: Any, wanted: Any, distance: Any, place: int | None = None) -> Difference:
-    """Return the difference of two leaves at one index, by default the largest."""
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)) if place is None else place, np.shape(got)))
+def term_of(wanted: Leaves, path: str) -> Any:
+    """Return what the reference says of the terms of a leaf; zero for other results."""
+    return wanted.terms[path] if isinstance(wanted, Expected) else 0.0
+
+
+def difference(path: str, got: Any, wanted: Any, distance: Any, by: Any = None) -> Difference | None:
+    """Return the difference of two leaves where `by`, by default the distance, is largest; None without any."""
+    if not np.any(distance):
+        return None
+    index = tuple(map(int, np.unravel_index(np.argmax(distance if by is None else by), np.shape(got))))
     return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
 
 

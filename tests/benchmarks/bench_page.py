@@ -60,7 +60,9 @@ def _line(line: dict[str, Any]) -> Line:
 
 def page(found: dict[str, Any]) -> str:
     """The Markdown page: legend, one folded table per tree, provenance."""
-    results, shown = measurements(found), len(HEADERS) if "device" in found else len(HEADERS) - 1
+    results = measurements(found)
+    measured = any(line[side]["memory"] is not None for line in found["lines"] for side in ("gradxform", "native"))
+    shown = len(HEADERS) if "device" in found else len(HEADERS) - 1 if measured else len(HEADERS) - 2
     names = ["mode", "chain", *(" ".join(header.split()) for header in HEADERS[:shown])]
     parts = [verdict(results) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
     for result in results:

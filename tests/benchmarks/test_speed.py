@@ -20,7 +20,7 @@ import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.cli import app
 from gradxform.cli.bench import run as bench
-from gradxform.cli.bench.timing import Disagreement, Effort, Side, compare, memory_of
+from gradxform.cli.bench.timing import Disagreement, Effort, compare
 from gradxform.cli.bench.workloads import CHAINS, TREES, Step, gradients, transformation
 
 TRACED = [name for name in FRAMEWORKS if name != "numpy"]
@@ -412,12 +412,6 @@ def test_matrices_agree_as_a_whole() -> None:
     for other, steps in ((1.05 * matrix, CHAINS["muon"]), (near, CHAINS[1]), (np.nan * matrix, CHAINS["muon"])):
         with pytest.raises(Disagreement):
             compare([other], [matrix], given, steps)
-
-
-def test_memory_is_unknown_where_the_c_library_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows; `ctypes` raises a TypeError."""
-    monkeypatch.setattr("ctypes.CDLL", lambda name: len(name))
-    assert memory_of(Side(list, list)) is None
 
 
 def test_sides_that_do_not_agree_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest
     arguments = ["parity", "--device", "gpu", "--gradients", gradients, "--frameworks", "numpy,torch"]
     result = invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
-    assert "left out: NumPy, which runs on the CPU only" in result.output
+    assert "left out: NumPy, which sees no gpu device: it has cpu" in result.output
     assert "numpy eager" not in result.output
     assert "torch eager" in result.output
 

@@ -42,7 +42,8 @@ HEADERS = (
     "extra MB\ngx/native",
     "operations\ngx/native",
 )
-"""Of `cells`. Operations are counted if a device is asked for."""
+"""Of `cells`. Memory and operations are counted if a device is asked for."""
+_MEMORY = "extra MB: rise in memory during a call, including the result, as the framework counts it; - if unknown"
 
 
 def cells(line: Line, floor: Spread) -> list[str]:
@@ -60,8 +61,8 @@ def cells(line: Line, floor: Spread) -> list[str]:
 
 
 def table(result: Measurements, counted: bool) -> Table:
-    """Return the terminal table of one tree. Operations, if counted, replace quartiles and floor: 80 characters."""
-    columns = (0, 1, 2, 5, 6, 7) if counted else range(7)
+    """Return the terminal table of one tree. Costs, if counted, replace quartiles and floor: 80 characters."""
+    columns = (0, 1, 2, 5, 6, 7) if counted else range(6)
     shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
     shown.add_column("\nmode", no_wrap=True)
     for header in ("\nchain", *(HEADERS[i] for i in columns)):
@@ -96,9 +97,7 @@ def explanation(counted: bool) -> list[str]:
         "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
         "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
         "first s: seconds of the first call, including tracing and compilation",
-        "extra MB: rise in resident memory during a call, including the result; - if unknown"
-        + ("; on a device, memory as counted by the framework" if counted else ""),
-        *([OPERATIONS] if counted else []),
+        *([_MEMORY, OPERATIONS] if counted else []),
     ]
 
 

@@ -33,8 +33,6 @@ from gradxform.cli.frameworks.interface import Mode, Tree, Work
 from gradxform.cli.options import Device, Frameworks, checked
 from gradxform.proof.place import Place
 
-_MEMORY_FROM = 1 << 24
-"""Smallest tree, in bytes, whose memory is reported; below it, allocator caches hide the use."""
 _MANY = 500
 """Leaves above which some compiled modes are left out: XLA takes minutes for norms of 2000."""
 
@@ -47,6 +45,8 @@ class Plan(NamedTuple):
     effort: Effort
     longest_compiled: int
     """Longest chain for compiled modes on trees with many leaves."""
+    left_out: str
+    """What compiled modes do without there, in words."""
 
     def chains_of(self, tree: str) -> Sequence[Chain]:
         """The chains to measure on a tree: Muon takes matrices only."""
@@ -54,11 +54,11 @@ class Plan(NamedTuple):
 
     def takes(self, tree: str, mode: Mode, chain: Chain) -> bool:
         """Whether it measures a chain in a mode."""
-        return not mode.compiled or len(CHAINS[chain]) <= self.longest_compiled or len(TREES[tree]()) <= _MANY
+        return mode.compile is None or len(CHAINS[chain]) <= self.longest_compiled or len(TREES[tree]()) <= _MANY
 
 
-QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), longest_compiled=0)
-FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), longest_compiled=3)
+QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), 0, "all chains, see --full")
+FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), 3, "chains longer than 3")
 _UNITS = {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"}
 
 
@@ -134,24 +134,18 @@ def _measured(plan: Plan, places: Mapping[str, Place], cost: bool) -> tuple[list
         pairs = [(*mode, chain) for mode in modes for chain in plan.chains_of(name)]
         taken = [pair for pair in pairs if plan.takes(name, *pair[1:])]
         if taken != pairs:
-            longer = (
-                f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
-            )
-            left_out = [f"left out: compiled modes for trees with more than {_MANY} leaves, {longer}"]
+            left_out = [f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"]
         # An auto-refreshing bar runs a thread, which would be measured too.
         with progress(auto_refresh=False) as shown:
             bar = shown.add_task(name, total=len(taken))
             for framework, mode, chain in taken:
                 place, what = places[framework], f"{name}, {title(framework)} {mode.name}, {chain_title(chain)}"
                 shown.update(bar, advance=1, description=what, refresh=True)
-                memory = (
-                    program(framework).GIVES_MEMORY_BACK and place.name == "cpu" and 4 * result.elements >= _MEMORY_FROM
-                )
                 about = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
                 try:
                     with place.on():
                         both = sides(framework, mode, CHAINS[chain], tree, place)
-                        result.lines.append(measure(both, tree, plan.effort, memory, cost, **about))
+                        result.lines.append(measure(both, tree, plan.effort, cost, **about))
                 except ImportError as error:
                     typer.echo(f"left out: {what}, {error}")
                 except Disagreement as error:
@@ -176,7 +170,10 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
         return grads
 
     def side(work: Work) -> Side:
-        held, compiled = mode.hold([place.put(leaf) for leaf in tree.values()]), mode.compile(work)
+        held, compiled = (
+            mode.hold([place.put(leaf) for leaf in tree.values()]),
+            mode.compile(work) if mode.compile else work,
+        )
 
         def run() -> Any:
             result = compiled(held)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,8 +65,8 @@ class Timing:
     seconds: Spread
     first: float
     """Seconds of the first call, including tracing and compilation."""
-    memory: float | None
-    """Rise in memory during a call, in bytes; None if unknown."""
+    memory: int | None = None
+    """Rise in memory during a call, in bytes, as the framework counts it; None if unknown or not counted."""
     operations: int | None = None
     """Operations of one call on the device; None if unknown or not counted."""
 
@@ -101,7 +99,7 @@ class Disagreement(RuntimeError):
     """The two sides give different results, so timing them is meaningless."""
 
 
-def measure(sides: Sequence[Side], tree: Tree, effort: Effort, memory: bool, cost: bool, /, **what: Any) -> Line:
+def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, /, **what: Any) -> Line:
     """Check that two sides, gradxform and the native one, agree, then time them in turn; `what` is said of the pair.
 
     Raises:
@@ -117,8 +115,17 @@ def measure(sides: Sequence[Side], tree: Tree, effort: Effort, memory: bool, cos
     for side in sides:
         timed(side)
     pairs = in_turn(sides, effort)
-    own, native = (Timing(_spread(pairs[:, i]), firsts[i], *_taken(side, memory, cost)) for i, side in enumerate(sides))
+    costs = [_cost(side) if counted else Cost() for side in sides]
+    own, native = (
+        Timing(_spread(seconds), first, cost.peak, cost.operations)
+        for seconds, first, cost in zip(pairs.T, firsts, costs, strict=True)
+    )
     return Line(own, native, _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference, **what)
+
+
+def _cost(side: Side) -> Cost:
+    side.restore()
+    return side.cost()
 
 
 def floor(tree: Tree, effort: Effort) -> Spread:
@@ -195,46 +202,3 @@ def compare(result: Sequence[Array], native: Sequence[Array], tree: Tree, steps:
             raise Disagreement(f"{path}: relative difference {difference:.2g} exceeds {tolerance:.2g}")
         worst = max(worst, difference)
     return worst
-
-
-# --- operations and memory -------------------------------------------------------------------------------------------
-
-_SETTLED = 0.2
-"""Seconds to wait until JAX has freed results, which it does in threads."""
-
-
-def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | None]:
-    """Return memory and operations of a call: resident memory if known, else the framework's count."""
-    resident = memory_of(side) if memory else None
-    if not cost:
-        return resident, None
-    side.restore()
-    found = side.cost()
-    return found.peak if resident is None else resident, found.operations
-
-
-def memory_of(side: Side) -> float | None:
-    """Return the rise in resident memory during a call, including the result, in bytes.
-
-    Linux records the peak and resets it on request. Memory that is free but not returned would hide a rise, so it is
-    returned first. None on other systems.
-    """
-    side.restore()
-    gc.collect()
-    time.sleep(_SETTLED)
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-        before = _status("VmRSS")
-        result = side.run()
-        peak = _status("VmHWM")
-    except (OSError, AttributeError, KeyError, TypeError):  # the last: Windows has no CDLL(None)
-        return None
-    del result
-    return max(0.0, peak - before)
-
-
-def _status(key: str) -> float:
-    """Read an entry of the process's status, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return float(dict(line.split(":", 1) for line in lines)[key].split()[0]) * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Place
+from gradxform.proof.place import Absent, Place
 
 Array = Any
 """A NumPy array of float32, or labels."""
@@ -22,8 +22,6 @@ class Program(Protocol):
 
     MODES: Sequence[Mode]
     """The ways of running the framework that are timed."""
-    GIVES_MEMORY_BACK: bool
-    """Whether freed memory is returned to the system, so that resident memory shows the use of a call."""
 
     def find(self, name: str | None = None, index: int = 0) -> Place:
         """Return the named or default device; raise `Absent` if there is none."""
@@ -35,17 +33,23 @@ class Program(Protocol):
         """
 
 
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def chosen(devices: Mapping[str, Sequence[Any]], name: str, index: int) -> Any:
+    """Return one of a framework's devices by name.
+
+    Raises:
+        Absent: there is none.
+    """
+    if not devices.get(name):
+        raise Absent(f"which sees no {name} device: it has {' and '.join(own for own in devices if devices[own])}")
+    if index >= (count := len(devices[name])):
+        raise Absent(f"which sees no {name}:{index}: there {'is' if count == 1 else 'are'} {count}")
+    return devices[name][index]
+
+
 # --- the benchmark ---------------------------------------------------------------------------------------------------
-
-
-def update(tx: GradientTransformation, grads: Any) -> Any:
-    """Run a chain in gradxform, without a state."""
-    return tx(grads)
-
-
-def as_it_is(work: Work) -> Work:
-    """Compile nothing."""
-    return work
 
 
 @dataclass(frozen=True)
@@ -62,19 +66,14 @@ class Mode:
     Raises:
         ImportError: this version of the framework has no such native function.
     """
-    own: Callable[[GradientTransformation, Any], Any] = update
+    own: Callable[[GradientTransformation, Any], Any] = lambda tx, grads: tx(grads)
     hold: Callable[[list[Any]], Any] = list
     """Make of arrays what the functions take."""
     written: Callable[[Any], list[Any]] | None = None
     """The arrays of what is held, if the functions write to them."""
-    compile: Callable[[Work], Work] = as_it_is
+    compile: Callable[[Work], Work] | None = None
     muon: Mapping[str, Any] = field(default_factory=dict)
     """The arguments with which `orthogonalize` is the framework's own."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether a compiler runs first."""
-        return self.compile is not as_it_is
 
 
 def each(function: Callable[[Any, float], Any]) -> Callable[[Any, float], list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -11,15 +12,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, chosen, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Cost, Place
 from gradxform_jax import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
-_PLATFORMS = {"gpu": ("gpu", "METAL"), "metal": ("METAL",), "mps": ("METAL",)}
-"""JAX's names where they are others; the first that is there is taken."""
+_PLATFORMS = {
+    **{name: (name,) for name in ("cpu", "cuda", "rocm", "tpu")},
+    "gpu": ("gpu", "METAL"),
+    **dict.fromkeys(("metal", "mps"), ("METAL",)),
+}
+"""JAX's names; the first that is there is taken."""
 _WITHOUT = {"tpu": ("float64", "complex128"), "metal": ("float64", "complex128")}
 """A TPU's float64 is a pair of float32, with float32's range."""
 _NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
@@ -31,7 +36,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: JAX sees no such device.
     """
-    device = jax.devices()[0] if name is None else _device(name, index)
+    device = jax.devices()[0] if name is None else chosen(_devices(), name, index)
     return Place(
         device.platform.lower(),
         _words(device),
@@ -44,16 +49,13 @@ def find(name: str | None = None, index: int = 0) -> Place:
     )
 
 
-def _device(name: str, index: int) -> jax.Device:
-    for platform in _PLATFORMS.get(name, (name,)):
-        try:
-            found = jax.devices(platform)
-        except RuntimeError:
-            continue
-        if index < len(found):
-            return found[index]
-        raise Absent(f"which sees no {name}:{index}: jax.devices({platform!r}) has {len(found)}")
-    raise Absent(f"which sees no {name} device: jax.devices() is {jax.devices()}")
+def _devices() -> dict[str, list[jax.Device]]:
+    found: dict[str, list[jax.Device]] = {}
+    for name, platforms in _PLATFORMS.items():
+        for platform in platforms:
+            with contextlib.suppress(RuntimeError):
+                found.setdefault(name, jax.devices(platform))
+    return found
 
 
 def _words(device: jax.Device) -> str:
@@ -113,7 +115,6 @@ NATIVE: dict[str, Callable[[Any, float], Any]] = {
     "scale": _optax(optax.scale),
     "orthogonalize": _orthogonalize,
 }
-GIVES_MEMORY_BACK = True
 _MUON = {"like": "optax"}
 MODES = (
     Mode("eager", "optax", NATIVE, muon=_MUON),

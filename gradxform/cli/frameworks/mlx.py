@@ -9,7 +9,8 @@ from typing import Any
 import mlx.core as mx
 import optree
 
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.cli.frameworks.interface import chosen
+from gradxform.proof.place import Cost, Place
 from gradxform_mlx.backend import backend
 
 
@@ -19,16 +20,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: MLX has no such device.
     """
-    if name is None:
-        device = mx.default_device()
-    else:
-        kind = mx.cpu if name == "cpu" else mx.gpu
-        here = _names()
-        if name not in here:
-            raise Absent(f"which sees no {name} device: it has {' and '.join(here)}")
-        if index >= mx.device_count(kind):
-            raise Absent(f"which sees no {name}:{index}: mx.device_count is {mx.device_count(kind)}")
-        device = mx.Device(kind, index)
+    device = mx.default_device() if name is None else chosen(_devices(), name, index)
     gpu = device.type == mx.gpu
     words = f"{mx.device_info(device)['device_name']} ({device})" if gpu else "cpu"
     with mx.stream(device), backend.scope():
@@ -46,11 +38,11 @@ def find(name: str | None = None, index: int = 0) -> Place:
     )
 
 
-def _names() -> tuple[str, ...]:
-    """Names of devices here."""
-    if mx.metal.is_available():
-        return ("cpu", "gpu", "metal", "mps")
-    return ("cpu", "gpu", "cuda") if mx.is_available(mx.gpu) else ("cpu",)
+def _devices() -> dict[str, list[mx.Device]]:
+    kinds = {"cpu": mx.cpu}
+    if mx.metal.is_available() or mx.is_available(mx.gpu):
+        kinds |= dict.fromkeys(("gpu", *(("metal", "mps") if mx.metal.is_available() else ("cuda",))), mx.gpu)
+    return {name: [mx.Device(kind, i) for i in range(mx.device_count(kind))] for name, kind in kinds.items()}
 
 
 def _cost(function: Callable[..., Any], *args: Any) -> Cost:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import gradxform_numpy
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Array, Mode, each
-from gradxform.proof.place import Absent, Place
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Array, Mode, chosen, each
+from gradxform.proof.place import Place
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
@@ -19,9 +19,8 @@ def find(name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: Another device is requested.
     """
-    if name not in (None, "cpu") or index:
-        raise Absent("which runs on the CPU only")
-    return Place("cpu", "cpu", np.asarray)
+    chosen({"cpu": ["cpu"]}, name or "cpu", index)
+    return Place("cpu", "cpu", np.array)
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
@@ -57,10 +56,6 @@ def _clip_global_norm_in_place(grads: list[Array], limit: float) -> None:
             np.multiply(g, limit / norm, out=g)
 
 
-def _copied(grads: list[Array]) -> list[Array]:
-    return [g.copy() for g in grads]
-
-
 _PURE: dict[str, Any] = {
     "clip_value": each(lambda g, limit: np.clip(g, -limit, limit)),
     "clip_norm": each(_clip_norm),
@@ -75,7 +70,6 @@ _IN_PLACE: dict[str, Any] = {
     "scale": each(lambda g, factor: np.multiply(g, factor, out=g)),
     "orthogonalize": each(lambda g, steps: np.copyto(g, _orthogonalize(g, steps))),
 }
-GIVES_MEMORY_BACK = True
 MODES = (
     Mode("pure", "g * min(1, c / norm), matmul", _PURE),
     Mode(
@@ -83,7 +77,6 @@ MODES = (
         "np.dot, then np.multiply(g, c / norm, out=g); matmul",
         _IN_PLACE,
         own=gradxform_numpy.apply_,
-        hold=_copied,
         written=list,
     ),
 )

@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 import gradxform_tensorflow
-from gradxform.cli.frameworks.interface import Mode, Task, each
+from gradxform.cli.frameworks.interface import Mode, Task, chosen, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Cost, Place
 from gradxform_tensorflow import _private, backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -27,17 +27,11 @@ def find(name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: TensorFlow sees no such device.
     """
-    if name is None:
-        name = "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
-    kinds = {"cpu": "CPU", "tpu": "TPU", "gpu": "GPU", **dict.fromkeys(_made_for(), "GPU")}
-    if name not in kinds:
-        raise Absent(f"which is built for {' and '.join(_made_for()) or 'cpu'} here")
-    kind = kinds[name]
-    devices = tf.config.list_logical_devices(kind)
-    if index >= len(devices):
-        number = f"{name}:{index}" if devices else f"{name} device"
-        raise Absent(f"which sees no {number}: tf.config.list_logical_devices({kind!r}) has {len(devices)}")
-    device = f"{kind}:{index}"
+    listed = tf.config.list_logical_devices
+    gpus = listed("GPU")
+    devices = {"cpu": listed("CPU"), "tpu": listed("TPU"), "gpu": gpus, **dict.fromkeys(_made_for(), gpus)}
+    found = chosen(devices, name or ("gpu" if gpus else "cpu"), index)
+    kind, device = found.device_type, f"{found.device_type}:{index}"
     return Place(
         kind.lower(),
         _words(kind, index),
@@ -123,8 +117,6 @@ NATIVE: dict[str, Callable[[Any, float], Any]] = {
     "scale": each(lambda g, factor: g * factor),
     "orthogonalize": _orthogonalize,
 }
-GIVES_MEMORY_BACK = False
-"""TensorFlow's allocator keeps it."""
 _GRAPH = functools.partial(tf.function, autograph=False)
 MODES = (
     Mode("eager", "tf.clip_by_*, Keras's Muon", NATIVE),

@@ -12,9 +12,9 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, chosen, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Cost, Place
 from gradxform_torch import _private, backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -28,10 +28,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: PyTorch sees no such device.
     """
-    device = torch.get_default_device() if name is None else torch.device(_kind(name), index)
-    count = 1 if device.type == "cpu" else torch.accelerator.device_count()
-    if name is not None and index >= count:
-        raise Absent(f"which sees no {name}:{index}: there {'is' if count == 1 else 'are'} {count}")
+    device = torch.get_default_device() if name is None else chosen(_devices(), name, index)
     words = f"{torch.cuda.get_device_name(device)} ({device})" if name and device.type == "cuda" else device.type
     return Place(
         device.type,
@@ -44,18 +41,18 @@ def find(name: str | None = None, index: int = 0) -> Place:
     )
 
 
-def _kind(name: str) -> str:
-    """PyTorch's own name of a kind of device; ROCm's is "cuda"."""
-    kinds = {"cpu": "cpu"}
+def _devices() -> dict[str, list[torch.device]]:
+    """PyTorch calls ROCm's devices "cuda"."""
+    kinds: dict[str, str] = {}
     if (accelerator := torch.accelerator.current_accelerator()) is not None:
         kinds["gpu"] = accelerator.type
     if torch.cuda.is_available():
         kinds["cuda" if torch.version.hip is None else "rocm"] = "cuda"
     if torch.backends.mps.is_available():
         kinds |= {"mps": "mps", "metal": "mps"}
-    if name not in kinds:
-        raise Absent(f"which sees no {name} device: it has {' and '.join(kinds)}")
-    return kinds[name]
+    numbers = range(torch.accelerator.device_count()) if kinds else ()
+    found = {name: [torch.device(kind, number) for number in numbers] for name, kind in kinds.items()}
+    return {"cpu": [torch.device("cpu")], **found}
 
 
 class _Launches(_private.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -156,7 +153,6 @@ _PURE: dict[str, Callable[[Any, float], Any]] = {
     "scale": each(operator.mul),
     "orthogonalize": _orthogonalize,
 }
-GIVES_MEMORY_BACK = True
 _MUON = {"dtype": "bfloat16", "like": "torch"}
 MODES = (
     Mode(
