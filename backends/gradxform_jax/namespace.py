@@ -33,7 +33,7 @@ class Namespace(Defaults):
     complex, imag, real = _static(lax.complex, jnp.imag, jnp.real)
     copy, reshape, transpose = _static(jnp.copy, jnp.reshape, jnp.transpose)
     shift_left, shift_right = _static(jnp.left_shift, jnp.right_shift)
-    mask, current_trace = _static(np.array, private.current_trace)
+    mask, current_trace, apart = _static(np.array, private.current_trace, barrier)
 
     @staticmethod
     def asarray(x: Any) -> Any:

@@ -41,6 +41,11 @@ class Defaults:
         return x
 
     @staticmethod
+    def apart(values: Any) -> Any:
+        """Return values that are computed before what uses them, once."""
+        return values
+
+    @staticmethod
     def no_reassociation(x: Array) -> Array:
         """Return the array: a product of it is computed as written."""
         return x

@@ -174,5 +174,6 @@ def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tu
 
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
-    key = xp.int32(first), xp.int32(second)
+    # XLA of JAX 0.12 would compute a key anew for each use of each round, and compile for minutes at least.
+    key = xp.apart((xp.int32(first), xp.int32(second)))
     return x + stddev * xp.cast(threefry.normal(xp, key, xp.iota(x)), dtype_name(x))

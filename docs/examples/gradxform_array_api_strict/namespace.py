@@ -133,4 +133,4 @@ def stop_gradient(x: Any) -> Any:
     return x
 
 
-materialize = no_reassociation = stop_gradient
+apart = materialize = no_reassociation = stop_gradient
