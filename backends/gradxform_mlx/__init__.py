@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_mlx.apply import wrap
+from gradxform_mlx.wrap import wrap
 from gradxform_mlx.backend import backend as backend
 
 __all__ = ["wrap"]

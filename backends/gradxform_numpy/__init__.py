@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_numpy.apply import apply_
+from gradxform_numpy.apply_ import apply_
 from gradxform_numpy.kernels import backend as backend
 
 __all__ = ["apply_"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_torch.apply import apply_, init
+from gradxform_torch.apply_ import apply_, init
 from gradxform_torch.attach import Attached, attach
 from gradxform_torch.attach import handles_of as handles_of
 from gradxform_torch.attach import paths_in as paths_in

@@ -17,7 +17,7 @@ from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_torch._private import is_inner_call
-from gradxform_torch.apply import Named, NormBefore, clear, first_state, named_in, paths_of, transformed
+from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, named_in, paths_of, transformed
 from gradxform_torch.dtensor import backend
 from gradxform_torch.optimizers import Before, closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
 

@@ -16,7 +16,7 @@ from gradxform.transforms.skipping import is_due
 from gradxform_torch import _private
 from gradxform_torch._readable import DEVICE, place_of
 from gradxform_torch._shards import local
-from gradxform_torch.apply import Named, NormBefore, holder_of, in_place, norm_before
+from gradxform_torch.apply_ import Named, NormBefore, holder_of, in_place, norm_before
 from gradxform_torch.dtensor import backend
 
 

@@ -372,6 +372,8 @@ ADAPTERS = [
     ("tensorflow", "clip_by_global_norm", "gx.clip_global_norm", "gx.tensorflow.apply(tx, grads_and_vars)"),
     ("tensorflow", "wrap", "gx.tensorflow.GradientProcessor"),
     ("numpy", "clip", "gx.clip_value"),
+    ("numpy", "apply", "gx.numpy.apply_"),
+    ("mlx", "apply", "gx.mlx.wrap"),
 ]
 
 

@@ -644,6 +644,15 @@ def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> 
         tx = gx.parse(str(caught[0].message).rpartition("write ")[2])
         _, state = tx.update({"w": np.full(2, np.nan)}, tx.init(params), params)
         assert not gx.has_updated(state)
+        assert repr(gx.parse(later)) in repr(tx)
+
+
+def test_a_flush_of_one_gradient() -> None:
+    tx, grads = gx.accumulate(gx.identity(), every=4), {"w": np.array([2.0])}
+    _, state = tx.update(grads, tx.init(grads))
+    updates, state = gx.flush(tx, state, grads)
+    assert updates["w"].tolist() == [2.0]
+    assert gx.has_updated(state)
 
 
 # --- sparse gradients ------------------------------------------------------------------------------------------------
