@@ -258,16 +258,13 @@ def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     if isinstance(seed, (int, np.integer, np.ndarray)):
         high, low = arguments.seed("pcgrad", int(seed))
         return float(high), float(low)
-    high = backend.compute(_high_word, seed)
-    return high, backend.compute(_low_word, seed, high)
+    return backend.compute(_words, seed)
 
 
-def _high_word(xp: Any, seed: Array) -> Array:
-    return xp.floor(seed / 2.0**32)
-
-
-def _low_word(xp: Any, seed: Array, high: Array) -> Array:
-    return seed - high * 2.0**32
+def _words(xp: Any, seed: Array) -> tuple[Array, Array]:
+    """Split a seed into its high and low 32 bits."""
+    high = xp.floor(seed / 2.0**32)
+    return high, seed - high * 2.0**32
 
 
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:

@@ -287,8 +287,7 @@ def _dtypes_of(view: Tree, widens: Names = ()) -> Dtypes:
 
 def _everywhere(view: Tree, widens: Names) -> Dtypes:
     """Gather which dtypes the gradients of all devices have."""
-    own = {view.source.dtypes[i] for i in view.chosen}
-    real = {_REAL.get(dtype, dtype) for dtype in own}
+    real = {_REAL.get(dtype, dtype) for dtype in (view.source.dtypes[i] for i in view.chosen)}
 
     def has(dtype: str) -> Callable[[Mask], float]:
         return lambda _: float(dtype in real)

@@ -29,16 +29,16 @@ def check(transform: str, axes: Any, pairs: bool = False) -> Any:
     return arguments.axes(transform, axes)
 
 
-def shape_of(transform: str, view: Tree, i: int) -> tuple[int | None, ...]:
-    """Static shape of a leaf.
+def shape_of(transform: str, view: Tree, i: int, whole: bool = False) -> tuple[int | None, ...]:
+    """Static shape of a leaf; with `whole`, all lengths must be known.
 
     Raises:
-        ValueError: the rank is unknown; names the path.
+        ValueError: the rank or a length is unknown; names the path.
     """
     shape = view.backend.shape(view.leaves[i])
-    if shape is None:
-        path = view.source.path(i)
-        raise ValueError(f"{transform}: the rank of {path!r} is unknown in the graph; set its static shape")
+    if shape is None or (whole and None in shape):
+        what, path = "rank" if shape is None else "shape", view.source.path(i)
+        raise ValueError(f"{transform}: the {what} of {path!r} is unknown in the graph; set its static shape")
     return shape
 
 
@@ -56,10 +56,7 @@ def sides(transform: str, given: Any, view: Tree) -> list[Sides]:
         ValueError: a vector or a number, an unknown shape, or axes that leave no input or no output; names the path.
     """
     for i in view.chosen:
-        if None in (shape := shape_of(transform, view, i)):
-            path = view.source.path(i)
-            raise ValueError(f"{transform}: the shape of {path!r} is unknown in the graph; set its static shape")
-        if len(shape) < 2:
+        if len(shape := shape_of(transform, view, i, whole=True)) < 2:
             raise ValueError(
                 f"{transform}: the gradient at {view.source.path(i)!r} has shape {shape} and is not a matrix; choose "
                 f"the matrices with masked({transform}(...), where) or partition(...)"
