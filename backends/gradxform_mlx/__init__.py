@@ -3,8 +3,8 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_mlx.wrap import wrap
 from gradxform_mlx.backend import backend as backend
+from gradxform_mlx.wrap import wrap
 
 __all__ = ["wrap"]
 
