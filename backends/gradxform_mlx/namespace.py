@@ -106,7 +106,7 @@ class Namespace:
         """An array that is used more than once."""
         return x
 
-    no_reassociation = materialize
+    apart = no_reassociation = materialize
 
     def sin(self, x: mx.array) -> mx.array:
         """Sine in float64; MLX's sine has float32 accuracy, but its tangent float64."""
