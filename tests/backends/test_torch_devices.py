@@ -22,7 +22,8 @@ import gradxform as gx
 from gradxform.proof import registry
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
-from gradxform_torch import _readable, apply, parts
+from gradxform_torch import _readable, parts
+from gradxform_torch.apply_ import in_place
 
 LEAVES = 300
 """The number of small gradients."""
@@ -174,7 +175,7 @@ def test_the_norm_of_a_handle_costs_nothing_until_it_is_read(tx: str, launches: 
 def test_states_that_change_places(accelerated: None) -> None:
     """A new array may be an older part of the state that is overwritten."""
     older = [torch.full((3,), value) for value in (1.0, 2.0)]
-    found = apply.in_place(older, [torch.full((3,), 3.0), older[0]])
+    found = in_place(older, [torch.full((3,), 3.0), older[0]])
     assert [part.tolist() for part in found] == [[3.0] * 3, [1.0] * 3]
     assert found[0] is older[0] and found[1] is older[1]
 
