@@ -23,10 +23,16 @@ from gradxform_jax.namespace import Namespace
 _STATIC = ("formula", "function", "axes", "ord", "sides", "dtype")
 """Arguments of kernels that are part of the code, as keywords of formulas are."""
 _NUMBERS = ("numbers", "factors", "low", "high")
+_PART = 128
+"""Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
 
 
-def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a backend that compiles once for each structure of its arguments."""
+def compiled(kernel: Callable[..., Any], each: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return a method of a backend that compiles once for each structure of its arguments.
+
+    With `each`, the names of arguments with an item for each leaf, or columns of them, eager code computes many leaves
+    some at a time: XLA compiles small kernels faster, and one for all parts that are alike.
+    """
     names = list(inspect.signature(kernel).parameters)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -40,9 +46,30 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
         static = [(name, _frozen(given.pop(name))) for name in sorted(given) if name in _STATIC or name not in names]
         given |= {name: strong(given[name]) for name in _NUMBERS if name in given}
         with jax.enable_x64(True):
-            return run(self, tuple(static), given)
+            first = given[each[0]] if each else []
+            parts = parts_of(len(first[0]) if each[:1] == ("columns",) else len(first), given)
+            if len(parts) < 2:
+                return run(self, tuple(static), given)
+            found: list[Any] = []
+            for part in parts:
+                some = {name: _of(given[name], part) for name in each if name in given}
+                found += run(self, tuple(static), given | some)
+            return found
 
     return call
+
+
+def parts_of(count: int, given: Any) -> list[slice]:
+    """Return the places of leaves that are computed together."""
+    size = _PART if count >= 2 * _PART and not is_traced(given) else count or 1
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _of(items: Any, part: slice) -> Any:
+    """Return the items of some leaves; a number is for all."""
+    if isinstance(items, (list, tuple)) and items and isinstance(items[0], (list, tuple)):
+        return [column[part] for column in items]
+    return items[part] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
 
 
 def _frozen(value: Any) -> Any:
@@ -168,7 +195,9 @@ def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict
     places = [index] if isinstance(index, int) else index
     columns = [[_of_leaf(x, i) for i in places] for x in operands]
     kinds = tuple([tuple([(name, _known(name, static[name], i)) for name in sorted(static)]) for i in places])
-    found = _by_number(formula, columns, kinds)
+    found = []
+    for part in parts_of(len(kinds), columns):
+        found += _by_number(formula, _of(columns, part), kinds[part])
     return found[0] if isinstance(index, int) else Scalars(tuple(found))
 
 

@@ -27,17 +27,27 @@ from gradxform_jax.norms import norm
 _OPTAX = "optax.clip_by_global_norm"
 
 
+_by_leaf = functools.partial(compiled, each=("leaves", "factors"))
+
+
 class JAX(Plain):
     """JAX, one jitted function a kernel."""
 
-    each = compiled(Backend.each)
-    clip = compiled(Backend.clip)
+    each = compiled(Backend.each, ("columns",))
+    clip = compiled(Backend.clip, ("leaves", "factors"))
 
-    @compiled
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The leaves' norms: a vector, or scalars of many leaves."""
+        return self._few_norms(leaves, ord) if len(leaves) < MANY else Scalars(tuple(self._each_norm(leaves, ord)))
+
+    @compiled
+    def _few_norms(self, leaves: Sequence[Any], ord: float) -> Any:
         found = [_norm(leaf, ord) for leaf in leaves]
-        return jnp.stack(found) if len(leaves) < MANY and not differ(leaves) else Scalars(tuple(found))
+        return Scalars(tuple(found)) if differ(leaves) else jnp.stack(found)
+
+    @_by_leaf
+    def _each_norm(self, leaves: Sequence[Any], ord: float) -> list[Any]:
+        return [_norm(leaf, ord) for leaf in leaves]
 
     @compiled
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
@@ -45,7 +55,7 @@ class JAX(Plain):
         ((leaf,), (over,)) = leaves, axes
         return norm(leaf, over, ord)
 
-    @compiled
+    @_by_leaf
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
         vector = isinstance(factors, Scalars) or factors.ndim
@@ -71,11 +81,11 @@ class JAX(Plain):
             pairs = zip(leaves, divisors, strict=True)
             return [leaf / lax.convert_element_type(divisor, leaf.real.dtype) for leaf, divisor in pairs]
 
-    @compiled
+    @functools.partial(compiled, each=("leaves", "divisors"))
     def _quotients(self, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         return list(map(_quotient, leaves, map(Namespace.float64, divisors)))
 
-    @compiled
+    @functools.partial(compiled, each=("columns", "factors"))
     def elementwise(
         self,
         formula: Formula,
@@ -109,7 +119,7 @@ class JAX(Plain):
         """A formula of each leaf's matrices."""
         return [_of_leaf(formula, leaf, own, dtype, static) for leaf, own in zip(leaves, sides, strict=True)]
 
-    @compiled
+    @functools.partial(compiled, each=("leaves", "counts"))
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf.
 

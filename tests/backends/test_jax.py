@@ -289,6 +289,37 @@ def _many_leaves(count: int) -> Any:
     return [(rng.standard_normal((3, 5)) * 10.0 ** (i % 7 - 3)).astype(np.float32) for i in range(count)]
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "clip_value(0.5)",
+        "scale(-0.3)",
+        "clip_norm(1.0)",
+        "chain(clip_value(2.0), clip_norm(1.0), scale(0.5), clip_value(0.1))",
+        "trace(0.9)",
+        "zero_nonfinite()",
+        "top_k(0.5)",
+    ],
+)
+def test_many_leaves_give_what_some_give(expression: str) -> None:
+    leaves = [*_many_leaves(320), np.float32(7), *([np.zeros((0, 2), np.float32)] * 3), *_many_leaves(7)]
+    for i in (5, 100, 324):
+        leaves[i] = np.full(4, np.nan, np.float32)
+    gradients, tx = list(map(jnp.asarray, leaves)), gx.parse(expression)
+    found, _ = tx.update(gradients, tx.init(gradients))
+    for start in range(0, len(leaves), 100):
+        some = gradients[start : start + 100]
+        assert_bits(found[start : start + 100], tx.update(some, tx.init(some))[0])
+
+
+def test_many_leaves_are_compiled_in_parts() -> None:
+    """Twice as many leaves of one shape take no other programs but that of the norms and those for a vector."""
+    tx = gx.chain(gx.clip_value(2.0), gx.clip_norm(1.0), gx.scale(0.5))
+    few, many = (list(map(jnp.asarray, _many_leaves(count))) for count in (64 * 5, 64 * 10))
+    jax.block_until_ready(tx(few))
+    assert count_compilations(lambda: tx(many)) <= 3
+
+
 @pytest.mark.parametrize("tx", [gx.clip_adagc(warmup=1), gx.clip_percentile(50.0, per_leaf=True)], ids=repr)
 def test_limits_of_many_leaves_take_no_slice_each(tx: Any) -> None:
     """XLA compiles each slice of a vector by itself: 300 leaves took 11 s."""
