@@ -155,13 +155,13 @@ class Measured(Leaves):
             return Norm(0.0, True, self.backend)
         single = norms.single is True or self._is_single(self.chosen)
         mask = self.active if len(self.chosen) < len(self.leaves) else None
-        plain = single and self.factor is None and ord in (1, 2, math.inf)
-        formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        return Norm(self.backend.compute(formula, norms.value, active=mask, ord=float(ord)), single, self.backend)
+        return Norm(self.total(norms.value, mask, ord), single, self.backend)
 
-    def total(self, norms: Array, mask: Mask, ord: float) -> Array:
+    def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
         """Combine the norms of some slots, or leaves."""
-        return self.backend.compute(formulas.total_norm_scaled, norms, active=mask, ord=float(ord))
+        plain = self.factor is None and not self.groups and ord in (1, 2, math.inf) and self._is_single(self.chosen)
+        formula = formulas.total_norm if plain else formulas.total_norm_scaled
+        return self.backend.compute(formula, norms, active=mask, ord=float(ord))
 
     def _is_single(self, places: Sequence[int]) -> bool:
         """Whether the norms of leaves are compared in float32."""
