@@ -80,8 +80,8 @@ def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
     """
     calls, frame = 0, sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        calls += code.co_name == "wrapper" and code.co_filename == _OPTIMIZERS and frame.f_locals["self"] is optimizer
+        place = frame.f_code.co_name, frame.f_code.co_filename
+        calls += place == ("wrapper", _OPTIMIZERS) and frame.f_locals.get("self") is optimizer
         frame = frame.f_back  # type: ignore[assignment]
     return calls > 1
 
