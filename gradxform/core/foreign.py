@@ -49,7 +49,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         if len(leaves) != len(view.scope):
             raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}")
         new = dict(zip(view.scope, leaves, strict=True))
-        return view.dense().given([new[i] for i in view.chosen]).lent(), state
+        return view.dense(integers=True).given([new[i] for i in view.chosen]).lent(), state
 
     def start(params: Any) -> Any:
         if isinstance(params, Tree):  # a view without leaves has None everywhere

@@ -194,9 +194,10 @@ class Leaves(NamedTuple):
         new = self._multiplied(self.chosen)
         return self.given([new[i] for i in self.chosen])
 
-    def dense(self) -> Self:
-        """Make the active leaves dense; reject integers."""
-        self.check()
+    def dense(self, integers: bool = False) -> Self:
+        """Make the active leaves dense; reject integers unless they are wanted."""
+        if not integers:
+            self.check()
         if self.source.rebuild is None or self.backend.dense is None:
             return self
         rebuild, leaves = list(self.source.rebuild), list(self.leaves)
