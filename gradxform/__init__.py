@@ -22,14 +22,21 @@ from gradxform.functions.per_example import per_example_clip_global_norm, per_ex
 from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
 from gradxform.transforms.accumulating import accumulate, flush
 from gradxform.transforms.across import across
-from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, grokfast, trace
 from gradxform.transforms.cautious import cautious
-from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
+from gradxform.transforms.clipping import (
+    clip_adaptive,
+    clip_average_norm,
+    clip_global_norm,
+    clip_norm,
+    clip_rms,
+    clip_value,
+)
 from gradxform.transforms.combining import OrderWarning, chain, identity, masked, partition
 from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, tree_map, xp
+from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import (
     centralize,
@@ -41,8 +48,6 @@ from gradxform.transforms.normalizing import (
 from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
-from gradxform.transforms.spikes import clip_adagc, clip_spikes
-from gradxform.transforms.statistics import clip_percentile, clip_zscore
 from gradxform.transforms.stopping import freeze, stop
 
 if TYPE_CHECKING:

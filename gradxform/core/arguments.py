@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -58,6 +60,11 @@ def unit_interval(transform: str, name: str, value: Any) -> Scalar:
     return number(transform, name, value, 0.0, 1.0)
 
 
+def optional(check: Callable[[str, str, Any], Any]) -> Callable[[str, str, Any], Any]:
+    """Check a value unless it is None."""
+    return lambda transform, name, value: None if value is None else check(transform, name, value)
+
+
 def _hint(transform: str, name: str, value: Any) -> str:
     """Suggest what to write instead, if known."""
     if holds_arrays(value):
@@ -79,6 +86,11 @@ def integer(transform: str, name: str, value: Any, least: int | None = None) -> 
     if least is not None and value < least:
         raise ValueError(f"{transform}: {name} must be at least {least}, got {value!r}")
     return int(value)
+
+
+percent = functools.partial(number, least=0.0, most=100.0)
+count, places = functools.partial(integer, least=0), functools.partial(integer, least=1)
+"""Checks an int that is not negative; an int that is positive."""
 
 
 def seed(transform: str, value: Any) -> tuple[int, int]:
@@ -112,8 +124,8 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
     return tuple(int(axis) for axis in found)
 
 
-def bound(name: str, value: Any) -> Any:
-    """Check a bound of clip_value: None, a number except NaN, or an array."""
+def bound(transform: str, name: str, value: Any) -> Any:
+    """Check a bound of elements: None, a number except NaN, or an array."""
     if value is None or (hasattr(value, "shape") and not static(value)):
         return value
-    return number("clip_value", name, value)
+    return number(transform, name, value)

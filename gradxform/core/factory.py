@@ -18,30 +18,45 @@ from gradxform.core.transform import GradientTransformation, factories, schedule
 from gradxform.core.where import recorded
 
 P = ParamSpec("P")
+Check = Callable[[str, str, Any], Any]
+"""Refuses or converts a value, given the names of the transform and of the argument."""
 
 
-def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
-    """Decorate a function so that its transforms have its name and arguments; register it for `parse`."""
-    signature = inspect.signature(make)
-    scalars = schedulable(make)
+def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], Callable[P, GradientTransformation]]:
+    """Decorate a function so that its transforms have its name and arguments; register it for `parse`.
 
-    @unconverted
-    @functools.wraps(make)
-    def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            everything = (*args, *kwargs.values())
-            raise errors.wrong_call(make, error, everything, any(map(holds_arrays, everything))) from None
-        given = bound.arguments
-        schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
-        for name, schedule in schedules.items():
-            errors.check_schedule(make.__name__, name, schedule)
-        made = scheduled(make, given, schedules) if schedules else make(*args, **kwargs)
-        return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound), made.traits)
+    Args:
+        **checks: for some arguments, the function of the transform's name, the argument's name and its value that
+            refuses or converts the value before the decorated function gets it.
+    """
 
-    factories[make.__name__] = named
-    return named
+    def decorated(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
+        name, signature, scalars = make.__name__, inspect.signature(make), schedulable(make)
+
+        @functools.wraps(make)
+        def checked(**given: Any) -> GradientTransformation:
+            new = {key: check(name, key, given[key]) for key, check in checks.items() if key in given}
+            return make(**{**given, **new})  # type: ignore[call-arg]
+
+        @unconverted
+        @functools.wraps(make)
+        def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                everything = (*args, *kwargs.values())
+                raise errors.wrong_call(make, error, everything, any(map(holds_arrays, everything))) from None
+            given = bound.arguments
+            steps = {key: given[key] for key in scalars.intersection(given) if _is_schedule(given[key])}
+            for key, schedule in steps.items():
+                errors.check_schedule(name, key, schedule)
+            made = scheduled(checked, given, steps) if steps else checked(**given) if checks else make(*args, **kwargs)
+            return GradientTransformation(made.rule, made.start, name, _arguments(signature, bound), made.traits)
+
+        factories[name] = named
+        return named
+
+    return decorated
 
 
 @functools.cache

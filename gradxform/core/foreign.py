@@ -61,6 +61,11 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
     return GradientTransformation(rule, start, traits=Traits(label=label, stage=stage))
 
 
+def inside(transform: str, _: str, tx: Any) -> GradientTransformation:
+    """Check the argument of a transform that is a transformation."""
+    return as_transformation(transform, tx)
+
+
 def is_transformation(tx: Any) -> bool:
     """Whether it is a transformation, or a foreign object with `init` and `update`: no optimizer, no model."""
     if isinstance(tx, GradientTransformation):

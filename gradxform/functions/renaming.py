@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gradxform.transforms.spikes import AdaGCState
-from gradxform.transforms.statistics import PercentileState, ZScoreState
+from gradxform.transforms.history import AdaGCState, PercentileState, ZScoreState
 
 Rename = Callable[[str, Any], Mapping[str, Any]]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gradxform.core import align, arguments
+from gradxform.core import align
+from gradxform.core.arguments import places
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import as_transformation, inside
 from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
 from gradxform.core.transform import Context, GradientTransformation, once_flushed, stateful
 from gradxform.core.tree import Tree
@@ -26,7 +27,7 @@ class AccumulateState(NamedTuple):
     inner: Any
 
 
-@factory
+@factory(tx=inside, every=places)
 def accumulate(tx: Any, every: int) -> GradientTransformation:
     r"""Apply a transform to the mean of every ``every`` gradients, and return zeros in between.
 
@@ -63,15 +64,14 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     References:
         ``optax.MultiSteps``; ``gradient_accumulation_steps`` of Keras optimizers.
     """
-    inner, k = as_transformation("accumulate", tx), arguments.integer("accumulate", "every", every, 1)
-    unit = 0.5 ** (k - 1).bit_length()  # a power of two: nothing is rounded, and no sum overflows
+    unit = 0.5 ** (every - 1).bit_length()  # a power of two: nothing is rounded, and no sum overflows
 
     def rule(g: Tree, state: AccumulateState, context: Context) -> tuple[Tree, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
         old, rest = align.of_state(dense, state.sum, "accumulate: the sums")
         flushes, count = context.flushes, state.count
-        context = once_flushed(context, [inner])
-        due = compute(_is_held, count) if flushes else compute(_is_last, count, every=k)
+        context = once_flushed(context, [tx])
+        due = compute(_is_held, count) if flushes else compute(_is_last, count, every=every)
         known = is_known(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
         total = dense.mapped(_sum, old, numbers=[unit], out=into)
@@ -79,21 +79,23 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         given: list[Any] = []
 
         def means() -> Tree:
-            mean = shown(dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * k))
+            mean = shown(
+                dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
+            )
             given.extend(mean.leaves)
             return mean
 
-        out, new = applied_if(dense, due, inner, means, state.inner, context)
+        out, new = applied_if(dense, due, tx, means, state.inner, context)
         held = set(map(id, given))
         own = into is not None and not any([id(leaf) in held for leaf in total])
         sums = rest.replaced(dense, zero_if(g, due, total, total if own else None))
-        count = stored(g, 0.0 if flushes else compute(_next_place, count, every=k), count)
+        count = stored(g, 0.0 if flushes else compute(_next_place, count, every=every), count)
         return out, AccumulateState(count, sums, stored(g, due, state.due), new)
 
     def start(fresh: Fresh) -> AccumulateState:
-        return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), inner.init(fresh.params))
+        return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), tx.init(fresh.params))
 
-    return stateful(AccumulateState, rule, start, inner, stage="accumulate", waits=True)
+    return stateful(AccumulateState, rule, start, tx, stage="accumulate", waits=True)
 
 
 def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:

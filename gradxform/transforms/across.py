@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import inside
 from gradxform.core.group import Group, devices_of
 from gradxform.core.leaves import put
 from gradxform.core.transform import Context, GradientTransformation, declared
@@ -15,7 +15,7 @@ from gradxform.core.where import Where, check, chosen
 _SPLITS = ("tree", "leaves")
 
 
-@factory
+@factory(tx=inside)
 def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None = None) -> GradientTransformation:
     r"""Apply a transform to a tree that is spread over devices, with norms and conditions over the whole tree.
 
@@ -68,7 +68,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model parallelism, 2019
         (``clip_grad_norm_fp32`` sums squares over the model-parallel group).
     """
-    inner, named = as_transformation("across", tx), _checked_axis(axis)
+    named = _checked_axis(axis)
     if split not in _SPLITS:
         raise ValueError(f"across: split must be 'tree' (each device has its own leaves) or 'leaves', got {split!r}")
     if replicated is not None:
@@ -88,15 +88,15 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         devices_of(view.backend, axis).check(axis, view.leaves, lambda: view.source.paths)
-        inside, state = inner.rule(entered(view), state, context)
+        inside, state = tx.rule(entered(view), state, context)
         return inside._replace(groups=view.groups), state
 
     def start(params: Any) -> Any:
         view = Tree.read(params)
-        return inner.init(params if view is None else entered(view))
+        return tx.init(params if view is None else entered(view))
 
-    traits = declared(inner, axes=(axis,), states=lambda state: (state,))
-    return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
+    traits = declared(tx, axes=(axis,), states=lambda state: (state,))
+    return GradientTransformation(rule, start if tx.stateful else None, traits=traits)
 
 
 def check_whole(view: Tree, transform: str, why: str) -> None:

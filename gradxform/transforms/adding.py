@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core import align, arguments
-from gradxform.core.arguments import Scalar
+from gradxform.core.arguments import Scalar, limit, number
 from gradxform.core.factory import factory
 from gradxform.core.group import devices_of
 from gradxform.core.state import advanced, between
@@ -21,7 +21,7 @@ from gradxform.numerics import random as threefry
 from gradxform.numerics.elementwise import plus
 
 
-@factory
+@factory(weight_decay=number)
 def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
     r"""Add ``weight_decay`` times the parameter to each gradient.
 
@@ -52,12 +52,11 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
         Hoerl and Kennard, Ridge regression, 1970; Loshchilov and Hutter, Decoupled weight decay regularization, 2019;
         ``optax.add_decayed_weights``.
     """
-    a = arguments.number("add_decayed_weights", "weight_decay", weight_decay)
 
     def rule(g: Tree, context: Context) -> Tree:
         dense = g.dense()
         params = align.params(dense, context.params, "add_decayed_weights")
-        return dense.written(plus, params, numbers=[a])
+        return dense.written(plus, params, numbers=[weight_decay])
 
     return stateless(rule, needs=("params",), stage="decay")
 
@@ -68,7 +67,7 @@ class NoiseState(NamedTuple):
     count: Any
 
 
-@factory
+@factory(stddev=limit)
 def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     r"""Add normally distributed noise to each gradient.
 
@@ -105,7 +104,6 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         Neelakantan et al., Adding gradient noise improves learning for very deep networks, 2015;
         Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.
     """
-    s = arguments.limit("add_noise", "stddev", stddev)
     key = arguments.seed("add_noise", seed)
 
     def rule(g: Tree, state: NoiseState, _: Context) -> tuple[Tree, NoiseState]:
@@ -123,7 +121,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
                     for key_part, stream in zip(keys, streams, strict=True):
                         on_host = isinstance(key_part, np.ndarray)
                         stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
-        noised = dense.written(_noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
+        noised = dense.written(_noised, *streams, numbers=[between(g, stddev, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 
     return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()), stage="noise")

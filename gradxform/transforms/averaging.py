@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments
-from gradxform.core.arguments import Scalar
+from gradxform.core.arguments import Scalar, limit, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
@@ -27,7 +27,7 @@ class EmaState(NamedTuple):
     divisor: Any
 
 
-@factory
+@factory(decay=unit_interval)
 def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     r"""Replace each gradient by its exponential moving average.
 
@@ -63,18 +63,17 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     References:
         Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
     """
-    d = arguments.unit_interval("ema", "decay", decay)
-    log = math.log(d) if arguments.static(d) and d else -math.inf
+    log = math.log(decay) if arguments.static(decay) and decay else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
-        dense, count, weights = g.dense(), advanced(g, state.count), shares(g, d)
+        dense, count, weights = g.dense(), advanced(g, state.count), shares(g, decay)
         new, averages = blend(dense, weighted, state.ema, "ema: the averages", weights, context)
         divisor, by = state.divisor, None
-        if not arguments.static(d):
+        if not arguments.static(decay):
             total = g.backend.compute(_weight, divisor, *weights)
             divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            weight = g.backend.compute(_weight_at, count, log) if arguments.static(d) else total
+            weight = g.backend.compute(_weight_at, count, log) if arguments.static(decay) else total
             by = g.backend.compute(_debiasing, weight)
         return shown(dense, new, context, by), EmaState(count, averages, divisor)
 
@@ -107,7 +106,7 @@ class TraceState(NamedTuple):
     trace: Any
 
 
-@factory
+@factory(decay=unit_interval)
 def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     r"""Accumulate gradients with momentum.
 
@@ -143,10 +142,9 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
         Polyak, Some methods of speeding up the convergence of iteration methods, 1964;
         Sutskever et al., On the importance of initialization and momentum in deep learning, 2013; ``optax.trace``.
     """
-    d = arguments.unit_interval("trace", "decay", decay)
 
     def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
-        dense, now = g.dense(), between(g, d, 0.0, 1.0)
+        dense, now = g.dense(), between(g, decay, 0.0, 1.0)
         new, traces = blend(dense, plus, state.trace, "trace: the traces", [now], context)
         out = dense.written(plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
         return out, TraceState(traces)
@@ -161,7 +159,7 @@ class GrokfastState(NamedTuple):
     average: Any
 
 
-@factory
+@factory(decay=unit_interval, amplitude=limit)
 def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransformation:
     r"""Add to each gradient a multiple of its moving average, which amplifies what changes slowly.
 
@@ -197,12 +195,10 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     References:
         Lee, Kang, Kim and Lee, Grokfast: accelerated grokking by amplifying slow gradients, 2024 (Grokfast-EMA).
     """
-    d = arguments.unit_interval("grokfast", "decay", decay)
-    a = arguments.limit("grokfast", "amplitude", amplitude)
 
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
-        dense, most = g.dense(), between(g, a, 0.0, math.inf)
-        weights = g.backend.compute(_weights, state.count, *shares(g, d))
+        dense, most = g.dense(), between(g, amplitude, 0.0, math.inf)
+        weights = g.backend.compute(_weights, state.count, *shares(g, decay))
         new, averages = blend(dense, weighted, state.average, "grokfast: the averages", weights, context)
         return dense.written(plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.core import align, arguments
-from gradxform.core.arguments import Scalar
+from gradxform.core import align
+from gradxform.core.arguments import Scalar, limit
 from gradxform.core.factory import factory
 from gradxform.core.leaves import REAL
 from gradxform.core.state import between
@@ -14,7 +14,7 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, sums_dtype
 
 
-@factory
+@factory(eps=limit)
 def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTransformation:
     r"""Set updates whose sign disagrees with the gradient to zero, and enlarge the others.
 
@@ -53,7 +53,6 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         Liang, Chen, Liu and Liu, Cautious optimizers: improving training with one line of code, 2024; the lower bound
         on the share is the one of the authors' C-Optim and of timm.
     """
-    least = arguments.limit("cautious", "eps", eps)
     if negated is not None and not isinstance(negated, bool):
         raise ValueError(f"cautious: negated must be True, False or None, got {negated!r}")
 
@@ -83,7 +82,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
             agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)), (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
-        return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))
+        return kept.scaled(g.compute(_enlarging, root, between(g, eps, 0.0, 1.0)))
 
     return stateless(rule, needs=("gradients",))
 

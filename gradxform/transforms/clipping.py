@@ -1,20 +1,23 @@
-"""Clip gradients by value, by norm, by global norm."""
+"""Clip gradients by value, by norm, by global norm, or by the norms of parameters."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from gradxform.core import arguments
-from gradxform.core.arguments import Scalar
+from gradxform.core import align, arguments
+from gradxform.core.arguments import Scalar, bound, limit, optional
 from gradxform.core.factory import factory
-from gradxform.core.norm import clip_coefficient
+from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.state import between
-from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
-from gradxform.transforms import peers
+from gradxform.numerics import Array
+from gradxform.transforms import peers, units
 
 
-@factory
+@factory(max_abs=optional(limit), low=bound, high=bound)
 def clip_value(
     max_abs: Scalar | None = None, *, low: Scalar | Any = None, high: Scalar | Any = None
 ) -> GradientTransformation:
@@ -58,20 +61,18 @@ def clip_value(
             f"clip_value: give max_abs, or low and/or high; got max_abs={max_abs!r}, low={low!r}, high={high!r}"
         )
     if max_abs is not None:
-        c = arguments.limit("clip_value", "max_abs", max_abs)
 
         def within(g: Tree) -> Tree:
-            limit = between(g, c, 0.0, float("inf"))
-            return g.clipped(-limit, limit)
+            most = between(g, max_abs, 0.0, float("inf"))
+            return g.clipped(-most, most)
 
         return stateless(within, stage="clip")
-    low, high = arguments.bound("low", low), arguments.bound("high", high)
     if arguments.static(low) and arguments.static(high) and low > high:
         raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}; swap them")
     return stateless(lambda g: g.clipped(low, high), stage="clip")
 
 
-@factory
+@factory(max_norm=limit)
 def clip_norm(
     max_norm: Scalar,
     *,
@@ -118,17 +119,16 @@ def clip_norm(
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
     """
-    c = arguments.limit("clip_norm", "max_norm", max_norm)
     p, over = arguments.order("clip_norm", ord), arguments.axes("clip_norm", axes)
     if like is not None:
         peer = peers.find("clip_norm", peers.EACH, like, p, over)
-        return stateless(lambda g: peers.clip_norm(g, peer, c, over), stage="clip")
+        return stateless(lambda g: peers.clip_norm(g, peer, max_norm, over), stage="clip")
     if over is not None:
-        return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, c)), stage="clip")
-    return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), c)), stage="clip")
+        return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, max_norm)), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), max_norm)), stage="clip")
 
 
-@factory
+@factory(max_norm=limit)
 def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
     r"""Limit the joint 2-norm of all gradients to ``max_norm``.
 
@@ -165,14 +165,14 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
     """
-    c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
+    p = arguments.order("clip_global_norm", ord)
     if like is not None:
         peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
-        return stateless(lambda g: peers.clip_global_norm(g, peer, c), stage="clip")
-    return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), c)), stage="clip")
+        return stateless(lambda g: peers.clip_global_norm(g, peer, max_norm), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), max_norm)), stage="clip")
 
 
-@factory
+@factory(max_rms=limit)
 def clip_rms(max_rms: Scalar) -> GradientTransformation:
     r"""Limit the root mean square of each gradient to ``max_rms``.
 
@@ -202,11 +202,10 @@ def clip_rms(max_rms: Scalar) -> GradientTransformation:
         Shazeer and Stern, Adafactor: adaptive learning rates with sublinear memory cost, 2018;
         ``optax.clip_by_block_rms``.
     """
-    c = arguments.limit("clip_rms", "max_rms", max_rms)
-    return stateless(lambda g: g.scaled(clip_coefficient(g.rms(), c)), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.rms(), max_rms)), stage="clip")
 
 
-@factory
+@factory(max_norm=limit)
 def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
     r"""Limit the average norm of each gradient (norm divided by number of elements) to ``max_norm``.
 
@@ -235,5 +234,64 @@ def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
     References:
         ``tf.compat.v1.clip_by_average_norm``.
     """
-    c = arguments.limit("clip_average_norm", "max_norm", max_norm)
-    return stateless(lambda g: g.scaled(clip_coefficient(g.average_norms(), c)), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.average_norms(), max_norm)), stage="clip")
+
+
+@factory(clipping=limit, eps=limit)
+def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> GradientTransformation:
+    r"""Limit the norm of each unit's gradient to a multiple of the norm of the unit's parameters.
+
+    Each unit g with parameters p becomes ``g * min(1, clipping * max(norm(p), eps) / norm(g))``:
+
+    .. math:: g_{iu} \leftarrow g_{iu} \min(1, \lambda \, s_{iu} / \lVert g_{iu} \rVert),
+        \quad s_{iu} = \max(\lVert p_{iu} \rVert, \epsilon)
+
+    A unit is one output of a kernel, with all its inputs. A gradient with fewer than two axes is one unit. A unit
+    within its limit keeps every bit; a unit with a NaN or infinite element becomes NaN.
+
+    Args:
+        clipping: Multiple :math:`\lambda`, dimensionless: a number, a 0-d array or a schedule.
+        eps: Smallest parameter norm, in the parameters' units, so that zero parameters can learn.
+        axes: Input axes of each unit: "keras" (all but the last: Keras, Flax, Haiku), "torch" (all but the first), a
+            tuple, a mapping from a path glob to a tuple, or a function of path and leaf. Required for gradients with
+            two or more axes, since libraries disagree.
+
+    Returns:
+        A stateless transform for gradients of any shape and floating or complex dtype. Its `update` needs the
+        parameters.
+
+    Raises:
+        TypeError: `clipping` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `clipping` or `eps` is negative or NaN. On use: parameters are missing, or a gradient's axes are
+            unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.clip_adaptive(0.1, axes="keras")
+        >>> tx([np.array([[3.0, 0.03], [4.0, 0.04]])], params=[np.ones((2, 2)) / 2**0.5])
+        [array([[0.06, 0.03],
+               [0.08, 0.04]])]
+
+    References:
+        Brock, De, Smith and Simonyan, High-performance large-scale image recognition without normalization, 2021.
+    """
+    over = units.check("clip_adaptive", axes)
+
+    def rule(g: Tree, context: Context) -> Tree:
+        params = align.params(g, context.params, "clip_adaptive")
+        found = units.axes("clip_adaptive", over, g)
+        each = [found[i] for i in g.chosen]
+
+        def factor(places: Sequence[int], norm: Norm) -> Array:
+            sizes = g.backend.norms_over([params[p] for p in places], [each[p] for p in places], 2.0)
+            allowed = g.backend.compute(_of_unit, sizes, clipping, between(g, eps, 0.0, math.inf))
+            return clip_coefficient(norm, allowed)
+
+        return g.scaled_by(each, 2.0, factor)
+
+    return stateless(rule, needs=("params",), stage="clip")
+
+
+def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:
+    return clipping * xp.where(norm < eps, eps, norm)

@@ -47,7 +47,7 @@ class OrderWarning(UserWarning):
     """
 
 
-@factory
+@factory()
 def identity() -> GradientTransformation:
     r"""Return each gradient unchanged.
 
@@ -68,7 +68,7 @@ def identity() -> GradientTransformation:
     return stateless(lambda g: g, masks=lambda view: ())
 
 
-@factory
+@factory()
 def chain(*txs: Any) -> GradientTransformation:
     r"""Apply transforms one after the other.
 
@@ -111,7 +111,7 @@ def chain(*txs: Any) -> GradientTransformation:
     return _combined(parts, None, traits)
 
 
-@factory
+@factory()
 def masked(tx: Any, where: Where) -> GradientTransformation:
     r"""Apply a transform to selected gradients only, and leave the others unchanged.
 
@@ -165,7 +165,7 @@ def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransform
     return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
-@factory
+@factory()
 def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransformation:
     r"""Apply to each gradient the transform of the first rule that matches it.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.core import align, arguments
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import inside
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -15,7 +15,7 @@ from gradxform.numerics.elementwise import plus
 from gradxform.transforms.across import check_whole
 
 
-@factory
+@factory()
 def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     r"""Keep the elements of the largest size in each gradient; set the others to zero.
 
@@ -97,7 +97,7 @@ class ErrorFeedbackState(NamedTuple):
     inner: Any
 
 
-@factory
+@factory(tx=inside)
 def error_feedback(tx: Any) -> GradientTransformation:
     r"""Apply a transform, and add what it leaves out to the next gradient.
 
@@ -138,13 +138,12 @@ def error_feedback(tx: Any) -> GradientTransformation:
         training of speech DNNs, 2014; Karimireddy, Rebjock, Stich and Jaggi, Error feedback fixes SignSGD and other
         gradient compression schemes, 2019.
     """
-    inner = as_transformation("error_feedback", tx)
 
     def rule(g: Tree, state: ErrorFeedbackState, context: Context) -> tuple[Tree, ErrorFeedbackState]:
         dense = g.dense()
         old, errors = align.of_state(dense, state.error, "error_feedback: the errors")
         whole = dense.given(dense.mapped(plus, old)).lent()  # read again below
-        out, kept = inner.rule(whole, state.inner, context)
+        out, kept = tx.rule(whole, state.inner, context)
         place = {i: rank for rank, i in enumerate(dense.chosen)}
         before, given = [old[place[i]] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
         results, own = [out.leaves[i] for i in out.chosen], g.backend.dtype
@@ -154,7 +153,7 @@ def error_feedback(tx: Any) -> GradientTransformation:
         return out, ErrorFeedbackState(errors.replaced(out, error), kept)
 
     return stateful(
-        ErrorFeedbackState, rule, lambda fresh: ErrorFeedbackState(fresh.zeros(), inner.init(fresh.params)), inner
+        ErrorFeedbackState, rule, lambda fresh: ErrorFeedbackState(fresh.zeros(), tx.init(fresh.params)), tx
     )
 
 

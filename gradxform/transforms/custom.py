@@ -13,7 +13,7 @@ from gradxform.core.transform import GradientTransformation, stateless, unconver
 from gradxform.core.tree import Tree
 
 
-@factory
+@factory()
 def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
     r"""Apply your own function to each gradient.
 
@@ -82,7 +82,7 @@ def _checked(g: Tree, i: int, new: Any) -> Any:
     return backend.cast([new], [old])[0]
 
 
-@factory
+@factory()
 def transform(fn: Callable[[Tree], Tree]) -> GradientTransformation:
     r"""Make a transform from a function of the flat view, which provides norms.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gradxform.backend.lookup import unwrapped
 from gradxform.core import holding
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import inside
 from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
 from gradxform.core.state import Fresh, stored_as
@@ -26,9 +26,8 @@ from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
+from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
 from gradxform.transforms.skipping import due
-from gradxform.transforms.spikes import AdaGCState, SpikesState
-from gradxform.transforms.statistics import PercentileState, ZScoreState
 
 _SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -56,7 +55,7 @@ class MeasureState(NamedTuple):
     inner: Any
 
 
-@factory
+@factory(tx=inside)
 def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     r"""Apply a transform and record what it did; read it with `metrics`.
 
@@ -104,10 +103,9 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     References:
         The norms that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
     """
-    inner = as_transformation("measure", tx)
     if name is not None and not (isinstance(name, str) and name):
         raise TypeError(f"measure: name must be a nonempty string, got {name!r} of type {type(name).__name__}")
-    traits = inner.traits
+    traits = tx.traits
     if traits.compose is not None and name is None:
         if traits.states is not None:  # of a chain, only the transforms are measured
             names = _names(traits.parts)
@@ -115,14 +113,14 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
             return GradientTransformation(made.rule, made.start, traits=made.traits._replace(compose=None))
         rules = [_of_where(where) or str(rank) for rank, where in enumerate(traits.where)]
         both = zip(traits.parts, [*rules, "default"], strict=False)
-        inner = traits.compose([_in_partition(part, label) for part, label in both])
-    called = name or _name(inner)
+        tx = traits.compose([_in_partition(part, label) for part, label in both])
+    called = name or _name(tx)
 
     def rule(g: Tree, state: MeasureState, context: Context) -> tuple[Tree, MeasureState]:
         if called not in state.measures:
             raise wrong_state("measure", f"MeasureState with measures of {called!r}", state)
         before = g.norms()
-        out, kept = inner.rule(g, state.inner, context)
+        out, kept = tx.rule(g, state.inner, context)
         compute = g.backend.compute
         after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out), before.value), math.inf))
         first, last = before.everywhere(), after.everywhere()
@@ -142,9 +140,9 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
     def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())
-        return MeasureState({called: none}, inner.init(fresh.params))
+        return MeasureState({called: none}, tx.init(fresh.params))
 
-    return stateful(MeasureState, rule, start, inner, states=lambda state: (state.inner,))
+    return stateful(MeasureState, rule, start, tx, states=lambda state: (state.inner,))
 
 
 def _in_partition(part: GradientTransformation, label: str) -> GradientTransformation:

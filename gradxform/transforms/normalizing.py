@@ -16,7 +16,7 @@ from gradxform.numerics.elementwise import plus
 from gradxform.transforms import units
 
 
-@factory
+@factory()
 def normalize_norm() -> GradientTransformation:
     r"""Divide each gradient by its own norm.
 
@@ -42,7 +42,7 @@ def normalize_norm() -> GradientTransformation:
     return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.norms().value)), stage="clip")
 
 
-@factory
+@factory()
 def normalize_global_norm() -> GradientTransformation:
     r"""Divide all gradients by their joint norm.
 
@@ -69,7 +69,7 @@ def normalize_global_norm() -> GradientTransformation:
     return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.global_norm().value)), stage="clip")
 
 
-@factory
+@factory()
 def centralize(*, axes: Any = None) -> GradientTransformation:
     r"""Subtract from each gradient its mean over the inputs of each unit.
 
@@ -119,7 +119,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
     return stateless(centred)
 
 
-@factory
+@factory()
 def sign() -> GradientTransformation:
     r"""Replace each element by its sign.
 
@@ -168,7 +168,7 @@ def _unit(xp: Any, factor: Array) -> Array:
     return xp.where(xp.isfinite(factor), xp.where(factor > 0.0, 1.0, xp.where(factor < 0.0, -1.0, 0.0)), factor)
 
 
-@factory
+@factory()
 def orthogonal_to_parameters() -> GradientTransformation:
     r"""Drop each gradient's part along its parameters, and keep its norm.
 

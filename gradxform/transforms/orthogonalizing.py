@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.core import arguments
+from gradxform.core.arguments import places
 from gradxform.core.factory import factory
 from gradxform.core.leaves import NARROW, put
 from gradxform.core.norm import Norm
@@ -44,7 +45,7 @@ SCALES: dict[str | None, Callable[[float, float], float]] = {
 _DTYPES = (None, "float32", "bfloat16", "float16")
 
 
-@factory
+@factory(steps=places)
 def orthogonalize(
     steps: int = 5,
     coefficients: Any = "jordan",
@@ -108,8 +109,7 @@ def orthogonalize(
         Amsel, Persson, Musco and Gower, The Polar Express, 2025 (`"polar_express"`);
         Liu et al., Muon is scalable for LLM training, 2025 (`scale="rms"`).
     """
-    count = arguments.integer("orthogonalize", "steps", steps, 1)
-    each = polynomials(coefficients, count)
+    each = polynomials(coefficients, steps)
     over = units.check("orthogonalize", axes, pairs=True)
     for name, value, known in (("scale", scale, SCALES), ("dtype", dtype, _DTYPES), ("like", like, _DIVISORS)):
         if not (value is None or isinstance(value, str)) or value not in known:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradxform.core import arguments
-from gradxform.core.arguments import Scalar
+from gradxform.core.arguments import Scalar, number
 from gradxform.core.factory import factory
 from gradxform.core.transform import GradientTransformation, stateless
 
 
-@factory
+@factory(factor=number)
 def scale(factor: Scalar) -> GradientTransformation:
     r"""Multiply each gradient by ``factor``.
 
@@ -39,11 +38,10 @@ def scale(factor: Scalar) -> GradientTransformation:
     References:
         Cauchy, Methode generale pour la resolution des systemes d'equations, 1847 (gradient descent); ``optax.scale``.
     """
-    a = arguments.number("scale", "factor", factor)
-    return stateless(lambda g: g.scaled(a))
+    return stateless(lambda g: g.scaled(factor))
 
 
-@factory
+@factory()
 def scale_by_schedule(fn: Callable[[Any], Any]) -> GradientTransformation:
     r"""Multiply each gradient by a factor that depends on the step.
 

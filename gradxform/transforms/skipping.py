@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
-from gradxform.core import arguments, holding
-from gradxform.core.arguments import Scalar
+from gradxform.core import holding
+from gradxform.core.arguments import Scalar, count, limit, optional
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import inside
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import Fresh, applied_if, stored
 from gradxform.core.transform import Context, GradientTransformation, ScheduleState, stateful, stateless, unconverted
@@ -18,7 +18,7 @@ from gradxform.numerics import Array
 from gradxform.transforms.accumulating import AccumulateState
 
 
-@factory
+@factory()
 def zero_nonfinite() -> GradientTransformation:
     r"""Replace each NaN or infinite element by zero.
 
@@ -75,7 +75,7 @@ class SkipNonfiniteState(NamedTuple):
     inner: Any
 
 
-@factory
+@factory(tx=inside, max_consecutive=optional(count))
 def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTransformation:
     r"""Apply a transform, but skip steps with a NaN or infinite gradient.
 
@@ -106,22 +106,19 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     References:
         Micikevicius et al., Mixed precision training, 2018 (skipped steps of loss scaling); ``optax.apply_if_finite``.
     """
-    inner, most = as_transformation("skip_nonfinite", tx), max_consecutive
-    if most is not None:
-        most = arguments.integer("skip_nonfinite", "max_consecutive", most, 0)
 
     def rule(g: Tree, state: SkipNonfiniteState, context: Context) -> tuple[Tree, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
         consecutive = stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
         total = stored(g, compute(_in_all, state.total, finite), state.total)
-        due = finite if most is None else compute(_or_too_many, finite, consecutive, most=most)
-        out, new = applied_if(g, due, inner, lambda: g, state.inner, context)
+        due = finite if max_consecutive is None else compute(_or_too_many, finite, consecutive, most=max_consecutive)
+        out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
         return out, SkipNonfiniteState(consecutive, total, stored(g, due, state.due), new)
 
     def start(fresh: Fresh) -> SkipNonfiniteState:
-        return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(fresh.params))
+        return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), tx.init(fresh.params))
 
-    return stateful(SkipNonfiniteState, rule, start, inner, stage="skip")
+    return stateful(SkipNonfiniteState, rule, start, tx, stage="skip")
 
 
 def _in_a_row(xp: Any, count: Array, finite: Array) -> Array:
@@ -144,7 +141,7 @@ class SkipLargeState(NamedTuple):
     inner: Any
 
 
-@factory
+@factory(tx=inside, max_norm=limit)
 def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     r"""Apply a transform, but skip steps whose global norm exceeds ``max_norm``.
 
@@ -175,20 +172,19 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     References:
         ``optax.skip_large_updates``.
     """
-    inner, c = as_transformation("skip_large", tx), arguments.limit("skip_large", "max_norm", max_norm)
 
     def rule(g: Tree, state: SkipLargeState, context: Context) -> tuple[Tree, SkipLargeState]:
         compute = g.backend.compute
         norm = g.global_norm()
-        due = compute(_is_within, norm.value, clip_coefficient(norm, c))
+        due = compute(_is_within, norm.value, clip_coefficient(norm, max_norm))
         total = stored(g, compute(_in_all, state.total, due), state.total)
-        out, new = applied_if(g, due, inner, lambda: g, state.inner, context)
+        out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
         return out, SkipLargeState(total, stored(g, due, state.due), new)
 
     def start(fresh: Fresh) -> SkipLargeState:
-        return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(fresh.params))
+        return SkipLargeState(fresh.count(), fresh.flag(True), tx.init(fresh.params))
 
-    return stateful(SkipLargeState, rule, start, inner, stage="skip")
+    return stateful(SkipLargeState, rule, start, tx, stage="skip")
 
 
 def _is_within(xp: Any, norm: Array, factor: Array) -> Array:

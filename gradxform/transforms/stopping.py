@@ -8,7 +8,7 @@ from gradxform.core.where import Where
 from gradxform.transforms.combining import only
 
 
-@factory
+@factory()
 def stop() -> GradientTransformation:
     r"""Replace each gradient by zeros, and mark it as stopped.
 
@@ -32,7 +32,7 @@ def stop() -> GradientTransformation:
     return stateless(lambda g: g.stop(), stops=True, stage="freeze")
 
 
-@factory
+@factory()
 def freeze(where: Where) -> GradientTransformation:
     r"""Stop selected gradients and leave the others unchanged: ``masked(stop(), where)``.
 
