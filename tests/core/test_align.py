@@ -75,6 +75,13 @@ def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_names_with_dots_fit_nested_dicts(framework: str) -> None:
+    flat, nested = tensors(framework, ({"x.b": B, "x.c": A}, {"x": {"b": 2 * B, "c": 3 * A}}))
+    found, _ = gx.add_decayed_weights(0.5).update(flat, None, nested)
+    assert_bits(found, tensors(framework, {"x.b": 2 * B, "x.c": 2.5 * A}))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_steps_with_dicts_in_two_orders(framework: str) -> None:
     tx = gx.trace(1.0)
     one, other = tensors(framework, ({"a": A, "b": B}, {"b": B, "a": A}))
@@ -157,6 +164,19 @@ def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients(
     assert_bits(updates, tensors("jax", {"a": None, "b": A, "c": 2 * B}))
     with pytest.raises(ValueError, match=r"masked: the parameters .* at 'a'"):
         tx.update(grads, tx.init(params), {"b": params["b"], "c": params["c"]})
+
+
+@pytest.mark.parametrize("mask", [[True, False], [False, False]])
+def test_a_foreign_transformation_in_a_mask_starts_with_its_parameters_alone(mask: list[bool]) -> None:
+    class Foreign:
+        def init(self, params: Any) -> Any:
+            return params
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return updates, state
+
+    state = gx.masked(Foreign(), mask).init([A, B])
+    assert_bits(state, [A if mask[0] else None, None])
 
 
 def test_results_of_a_straight_through_estimator() -> None:

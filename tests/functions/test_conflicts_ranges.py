@@ -144,3 +144,6 @@ def test_one_nonfinite_element_makes_everything_nan(framework: str) -> None:
         for function, tree in both(*tensors(framework, trees_of(rows))).items():
             vector = conflicts.flat(parity.named_leaves(tree, lookup.backend(framework)))
             assert function == "pcgrad" or np.isnan(vector).all(), function
+        for function, tree in both(*tensors(framework, trees_of(rows[1:2]))).items():
+            vector = conflicts.flat(parity.named_leaves(tree, lookup.backend(framework)))
+            assert function == "pcgrad" or np.isnan(vector).all(), f"{function} of one task"
