@@ -146,6 +146,13 @@ def test_what_rounds_to_infinity_is_not_finite() -> None:
     assert [float(found[0][0]) for found in (first, tx.update(half, state)[0])] == [60000.0, 0.0]
 
 
+def test_what_a_pending_factor_leaves_finite_is_finite() -> None:
+    tx = gx.chain(gx.scale(3.0), gx.zero_nonfinite())
+    for dtype, size in ((np.float16, 2e4), (ml_dtypes.bfloat16, 1e38), (np.float32, 1e38)):
+        found, _ = tx.update([np.array([size, np.inf], dtype)], tx.init([np.zeros(2, dtype)]))
+        assert np.isfinite(found[0]).all() and float(found[0][0]) > 2.9 * size, dtype
+
+
 def test_a_norm_that_float64_holds_is_kept() -> None:
     for tx in (gx.clip_percentile(50.0, 3), gx.clip_zscore(1.0, 0.9, 2)):
         largest = [np.array([np.finfo(np.float64).max])]
