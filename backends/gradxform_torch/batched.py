@@ -55,10 +55,10 @@ class Batched(Leafwise):
         plain = super().norms_over
 
         def wide(array: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
-            return torch.linalg.vector_norm(array, ord, over, True)
+            return torch.linalg.vector_norm(array.double(), ord, over, True)
 
-        found = _reduced(leaves, axes, wide) if ord in (1, 2, math.inf) else [None] * len(leaves)
-        return _completed(found, leaves, axes, lambda array, over: plain([array], [over], ord))
+        whole = wide if ord in (1, 2, math.inf) else None
+        return _reduced(leaves, axes, whole, lambda array, over: plain([array], [over], ord))
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, rounded once."""
@@ -84,11 +84,8 @@ class Batched(Leafwise):
 
     def centered(self, leaves: Sequence[torch.Tensor], axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Subtract the means of slices."""
-        found = _reduced(leaves, axes, lambda array, over: array.sum(over, True))
-        wide = [i for i, sums in enumerate(found) if sums is not None]
-        if wide:
-            _private.foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
-        means = _completed(found, leaves, axes, self._mean_over)
+        counts = [self.count(leaf, over) for leaf, over in zip(leaves, axes, strict=True)]
+        means = _reduced(leaves, axes, lambda array, over: array.double().sum(over, True), self._mean_over, counts)
         if not all([leaf.dtype in REAL for leaf in leaves]):
             return self.elementwise(formulas.difference, [leaves, means], ())
         own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
@@ -217,57 +214,47 @@ def _each(
 ) -> list[torch.Tensor]:
     """Apply a binary function to each leaf and a tensor that broadcasts, in the dtype of the latter, rounded once."""
     one = all([other is others[0] for other in others])
-    keys = [(new.dtype, new.stride(), other.dtype, other.shape) for new, other in zip(out, others, strict=True)]
-    groups = parts.alike(leaves, keys)
-    for places in groups:
-        if len(places) == 1:
-            i = places[0]
-            function(leaves[i], _beside(others[i].to(leaves[i].device), leaves[i].ndim), out=out[i])
-    shared = [places for places in groups if len(places) > 1]
-    for dtype in dict.fromkeys([out[places[0]].dtype for places in shared]):
-        for part in parts.stacks(leaves, [places for places in shared if out[places[0]].dtype == dtype], dtype):
-            for own, array in part:
-                other = others[0]
-                if not one:
-                    other = torch.stack([others[i] for i in own])
-                    other = other.reshape(len(own), *(other.shape[1:] or (1,) * (array.ndim - 1)))
-                function(array, _beside(other.to(array.device), array.ndim), out=array)
-            rows = [row for _, array in part for row in array.unbind()]
-            _private.foreach_copy_([out[i] for own, _ in part for i in own], rows)
+    keys = [(new.stride(), other.dtype, other.shape) for new, other in zip(out, others, strict=True)]
+    for part in parts.stacks(leaves, keys, [new.dtype for new in out]):
+        into, made = list[torch.Tensor](), list[torch.Tensor]()
+        for places, array in part:
+            some = [others[i] for i in (places[:1] if one else places)]
+            other = torch.stack(some) if len(some) > 1 else some[0].unsqueeze(0)
+            # PyTorch computes in the dtype of a number only if it has axes.
+            other = other.to(array.device).reshape(len(some), *(some[0].shape or (1,) * (array.ndim - 1)))
+            alone = len(part) == len(places) == 1
+            function(array, other, out=out[places[0]].unsqueeze(0) if alone else array)
+            into += [] if alone else [out[i] for i in places]
+            made += [] if alone else array.unbind()
+        _foreach.copied(made, into)
     return list(out)
 
 
-def _beside(number: torch.Tensor, ndim: int) -> torch.Tensor:
-    """Give a number axes; PyTorch then computes in its dtype."""
-    return number if number.ndim else number.reshape((1,) * ndim)
-
-
-def _reduced(leaves: Sequence[torch.Tensor], axes: Axes, function: Reduction) -> list[Any]:
-    """Reduce in float64 the leaves whose squares fit it, large ones in pieces; None for the others."""
-    found: list[Any] = [None] * len(leaves)
-    fit = [i for i, over in enumerate(axes) if over and _fits(leaves[i]) and parts.is_dense(leaves[i])]
-    some, each = [leaves[i] for i in fit], [_positive(leaves[i], axes[i]) for i in fit]
-    groups = parts.alike(some, each)
-    for k in [places[0] for places in groups if some[places[0]].numel() > parts.LARGE]:
-        found[fit[k]] = _in_pieces(some[k], each[k], function)
-    small = [places for places in groups if some[places[0]].numel() <= parts.LARGE]
-    for part in parts.stacks(some, small, torch.float64):
-        for places, array in part:
-            for k, new in zip(places, function(array, _shifted(each[places[0]])).unbind(), strict=True):
-                found[fit[k]] = new
-    return found
-
-
-def _completed(
-    found: list[Any], leaves: Sequence[torch.Tensor], axes: Axes, kernel: Callable[..., Any]
+def _reduced(
+    leaves: Sequence[torch.Tensor], axes: Axes, wide: Reduction | None, plain: Reduction, counts: Any = None
 ) -> list[torch.Tensor]:
-    """Reduce the leaves for which nothing is found with a plain kernel, leaves of one shape in a stack."""
-    left = [i for i, new in enumerate(found) if new is None]
-    over = [_positive(leaves[i], axes[i]) for i in left]
-    made = parts.stacked(lambda array, own: kernel(array, _shifted(own)), [leaves[i] for i in left], over)
-    for i, new in zip(left, made, strict=True):
-        found[i] = new
-    return found
+    """Reduce leaves over axes, of one shape in stacks, large ones in pieces.
+
+    In float64 where squares fit it, and divided by counts if given; else by a plain kernel.
+    """
+    out, over = list(leaves), list(map(_positive, leaves, axes))
+
+    def fill(places: Sequence[int], function: Reduction, dtype: Any = None) -> None:
+        some, keys = [leaves[i] for i in places], [over[i] for i in places]
+        made = parts.stacked(lambda array, own: function(array, _shifted(own)), some, keys, dtype)
+        for i, new in zip(places, made, strict=True):
+            out[i] = new
+
+    fit = [i for i, own in enumerate(over) if wide is not None and own and _fits(leaves[i])]
+    if wide is not None and fit:
+        large = [i for i in fit if leaves[i].numel() > parts.LARGE]
+        for i in large:
+            out[i] = _in_pieces(leaves[i], over[i], wide)
+        fill([i for i in fit if i not in large], wide, torch.float64)
+        if counts is not None:
+            _private.foreach_div_([out[i] for i in fit], [counts[i] for i in fit])
+    fill([i for i in range(len(out)) if i not in fit], plain)
+    return out
 
 
 def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -> torch.Tensor:

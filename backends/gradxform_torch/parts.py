@@ -34,48 +34,49 @@ def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
     return found
 
 
-def alike(leaves: Sequence[torch.Tensor], keys: Sequence[Any], layout: bool = True) -> list[list[int]]:
-    """Group the positions of leaves of one shape and key, and of one layout without gaps in memory."""
-    kinds: list[Any] = []
-    for leaf, key in zip(leaves, keys, strict=True):
-        lies = leaf.stride() if layout else None
-        kinds.append((leaf.device, leaf.dtype, leaf.shape, lies, key) if not layout or is_dense(leaf) else None)
-    return grouped([leaf.numel() for leaf in leaves], kinds)
-
-
-def stacked(kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any]) -> list[Any]:
-    """Apply a kernel of an array and a key to stacks of leaves of one shape and key."""
-    out: list[Any] = list(leaves)
-    for places in alike(leaves, keys, layout=False):
-        some = [leaves[i] for i in places]
-        array = torch.stack(some) if len(some) > 1 else some[0].unsqueeze(0)
-        for i, new in zip(places, kernel(array, keys[places[0]]).unbind(), strict=True):
-            out[i] = new
-    return out
-
-
 def stacks(
-    leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+    leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Sequence[torch.dtype] | None = None
 ) -> Iterator[list[tuple[Sequence[int], torch.Tensor]]]:
-    """Copy groups of leaves of one shape and layout into stacks in a dtype, some groups at a time."""
+    """Copy leaves of one shape, layout and key into stacks, some stacks at a time; a leaf alone stays where it is.
+
+    With dtypes, one for each leaf, stacks have these; a leaf alone keeps its own.
+    """
+    rows = list(zip(leaves, keys, dtypes or [leaf.dtype for leaf in leaves], strict=True))
+    kinds: list[Any] = [
+        (x.device, x.dtype, dtype, x.shape, x.stride(), key) if is_dense(x) else None for x, key, dtype in rows
+    ]
+    groups = grouped([leaf.numel() for leaf in leaves], kinds)
     sizes = [len(places) * leaves[places[0]].numel() for places in groups]
-    kinds = [(leaves[places[0]].device, leaves[places[0]].dtype) for places in groups]
-    for some in grouped(sizes, kinds):
-        own = [leaves[i] for k in some for i in groups[k]]
-        flat = [x.detach().as_strided((x.numel(),), (1,)) for x in own]
-        if dtype in (None, own[0].dtype):
+    for some in grouped(sizes, [kinds[places[0]] and kinds[places[0]][:3] for places in groups]):
+        own = [i for k in some for i in groups[k]]
+        first, _, dtype = rows[own[0]]
+        if len(own) == 1:
+            yield [(own, first.detach().unsqueeze(0))]
+            continue
+        flat = [leaves[i].detach().as_strided((leaves[i].numel(),), (1,)) for i in own]
+        if dtype == first.dtype:
             memory = torch.cat(flat)
         else:
-            memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=own[0].device)
+            memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=first.device)
             _private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
-        found: list[tuple[Sequence[int], torch.Tensor]] = []
-        start = 0
-        for k in some:
+        found = list[tuple[Sequence[int], torch.Tensor]]()
+        for k, part in zip(some, torch.split(memory, [sizes[k] for k in some]), strict=True):
             leaf = leaves[groups[k][0]]
-            shape, stride = (len(groups[k]), *leaf.shape), (leaf.numel(), *leaf.stride())
-            found.append((groups[k], memory.as_strided(shape, stride, start)))
-            start += sizes[k]
+            stack = part.as_strided((len(groups[k]), *leaf.shape), (leaf.numel(), *leaf.stride()))
+            found.append((groups[k], stack))
         yield found
+
+
+def stacked(
+    kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtype: Any = None
+) -> list[Any]:
+    """Apply a kernel of an array and a key to stacks of leaves of one shape and key, in a dtype if given."""
+    out: list[Any] = list(leaves)
+    for part in stacks(leaves, keys, dtype and [dtype] * len(leaves)):
+        for places, array in part:
+            for i, new in zip(places, kernel(array, keys[places[0]]).unbind(), strict=True):
+                out[i] = new
+    return out
 
 
 def is_dense(leaf: torch.Tensor) -> bool:
