@@ -18,8 +18,7 @@ from matplotlib.ticker import NullLocator
 from parity_page.report import folded
 
 from gradxform.cli import writing
-from gradxform.cli.bench.report import HEADERS, Measurements, cells, verdict
-from gradxform.cli.bench.timing import Line, Spread, Timing
+from gradxform.cli.bench.report import HEADERS, Line, cells, heading, label, verdict
 from gradxform.cli.bench.workloads import CHAINS, MUON, chain_title
 from gradxform.cli.console import table
 from gradxform.cli.frameworks import title
@@ -42,32 +41,16 @@ Rows = dict[tuple[str, str], float]
 """Heights by mode and tree, from the top down."""
 
 
-def measurements(found: dict[str, Any]) -> list[Measurements]:
-    """What was measured, by tree."""
-    results = []
-    for name, tree in found["trees"].items():
-        own = [_line(line) for line in found["lines"] if line["tree"] == name]
-        results.append(Measurements(name, tree["leaves"], tree["elements"], Spread(**tree["floor"]), own))
-    return results
-
-
-def _line(line: dict[str, Any]) -> Line:
-    sides = {
-        side: Timing(**line[side] | {"seconds": Spread(**line[side]["seconds"])}) for side in ("gradxform", "native")
-    }
-    return Line(**line | sides | {"ratio": Spread(**line["ratio"])})
-
-
 def page(found: dict[str, Any]) -> str:
     """The Markdown page: legend, one folded table per tree, provenance."""
-    results = measurements(found)
     measured = any(line[side]["memory"] is not None for line in found["lines"] for side in ("gradxform", "native"))
     shown = len(HEADERS) if "device" in found else len(HEADERS) - 1 if measured else len(HEADERS) - 2
     names = ["mode", "chain", *(" ".join(header.split()) for header in HEADERS[:shown])]
-    parts = [verdict(results) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
-    for result in results:
-        rows = ([line.label, str(line.chain), *cells(line, result.floor)[:shown]] for line in result.lines)
-        parts.append(folded(result.title, table(names, rows)))
+    parts = [verdict(found["lines"]) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
+    for tree, about in found["trees"].items():
+        lines = [line for line in found["lines"] if line["tree"] == tree]
+        rows = ([label(line), str(line["chain"]), *cells(line, about)[:shown]] for line in lines)
+        parts.append(folded(heading(tree, about), table(names, rows)))
     parts.append(f"Written by `{found['command']}` on {found['date'][:10]}: {_machine(found)}; {_versions(found)}.")
     return "\n\n".join(parts) + "\n"
 
@@ -92,7 +75,7 @@ def _versions(found: dict[str, Any]) -> str:
 
 def draw(found: dict[str, Any], out: Path) -> None:
     """Draw the ratios into a file; the suffix sets the format."""
-    lines = [line for result in measurements(found) for line in result.lines]
+    lines = found["lines"]
     columns = _columns(lines)
     depth = max(max(_rows(column).values()) for column in columns) + 2.3
     width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
@@ -114,17 +97,16 @@ def draw(found: dict[str, Any], out: Path) -> None:
 
 def _columns(lines: Sequence[Line]) -> list[list[Line]]:
     """Split the lines into one or two columns, by mode in order of measurement."""
-    modes = list(dict.fromkeys(line.label for line in lines))
+    modes = list(dict.fromkeys(label(line) for line in lines))
     half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
-    return [
-        [line for mode in part for line in lines if line.label == mode] for part in (modes[:half], modes[half:]) if part
-    ]
+    parts = [part for part in (modes[:half], modes[half:]) if part]
+    return [[line for mode in part for line in lines if label(line) == mode] for part in parts]
 
 
 def _rows(lines: Sequence[Line]) -> Rows:
     rows: Rows = {}
-    height, last = -1.0, lines[0].label
-    for mode, tree in dict.fromkeys((line.label, line.tree) for line in lines):
+    height, last = -1.0, label(lines[0])
+    for mode, tree in dict.fromkeys((label(line), line["tree"]) for line in lines):
         height += 1 if mode == last else 1 + _HEADING
         rows[mode, tree], last = height, mode
     return rows
@@ -132,8 +114,8 @@ def _rows(lines: Sequence[Line]) -> Rows:
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     """The ends of the axis, which contain 1 and all ratios."""
-    low = min(0.5, *(line.ratio.low for line in lines))
-    high = max(2.0, *(line.ratio.high for line in lines))
+    low = min(0.5, *(line["ratio"]["low"] for line in lines))
+    high = max(2.0, *(line["ratio"]["high"] for line in lines))
     return low / 1.25, high * 1.25
 
 
@@ -159,23 +141,23 @@ def _background(axis: Any, ends: tuple[float, float]) -> None:
 
 def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
     """Draw a marker for each ratio and a line between its quartiles."""
-    rows, chains = _rows(column), [chain for chain in CHAINS if any(line.chain == chain for line in lines)]
+    rows, chains = _rows(column), [chain for chain in CHAINS if any(line["chain"] == chain for line in lines)]
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS[chain]
-        own = [line for line in column if line.chain == chain]
-        ratios = [line.ratio for line in own]
-        heights = [rows[line.label, line.tree] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
+        own = [line for line in column if line["chain"] == chain]
+        ratios = [line["ratio"] for line in own]
+        heights = [rows[label(line), line["tree"]] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
         axis.hlines(
             heights,
-            [ratio.low for ratio in ratios],
-            [ratio.high for ratio in ratios],
+            [ratio["low"] for ratio in ratios],
+            [ratio["high"] for ratio in ratios],
             color=color,
             linewidth=1.6,
             zorder=3,
         )
-        label = "clip_global_norm alone" if chain == 1 else chain_title(chain)
+        name = "clip_global_norm alone" if chain == 1 else chain_title(chain)
         style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
-        axis.plot([ratio.median for ratio in ratios], heights, marker=marker, label=label, zorder=4, **style)
+        axis.plot([ratio["median"] for ratio in ratios], heights, marker=marker, label=name, zorder=4, **style)
 
 
 def _label_rows(axis: Any, column: Sequence[Line]) -> None:
@@ -183,7 +165,7 @@ def _label_rows(axis: Any, column: Sequence[Line]) -> None:
     rows = _rows(column)
     axis.set_yticks(list(rows.values()), [tree for _, tree in rows], fontsize=9)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    for mode, native in dict.fromkeys((line.label, line.beside) for line in column):
+    for mode, native in dict.fromkeys((label(line), line["beside"]) for line in column):
         height = min(row for (other, _), row in rows.items() if other == mode) - 0.95
         axis.annotate(mode, (0, height), xytext=(-4, 0), **place, ha="right", fontsize=10, fontweight="bold")
         axis.annotate(f"vs {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)

@@ -10,10 +10,10 @@ import contextlib
 import datetime
 import functools
 import json
+import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +24,6 @@ from gradxform.backend import lookup
 from gradxform.cli import device as devices
 from gradxform.cli import writing
 from gradxform.cli.bench import report
-from gradxform.cli.bench.report import Measurements
 from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measure
 from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, Step, chain_title, gradients, transformation
 from gradxform.cli.console import progress, versions
@@ -52,9 +51,12 @@ class Plan(NamedTuple):
         """The chains to measure on a tree: Muon takes matrices only."""
         return (MUON,) if tree == "matrices" else self.chains
 
-    def takes(self, tree: str, mode: Mode, chain: Chain) -> bool:
-        """Whether it measures a chain in a mode."""
-        return mode.compile is None or len(CHAINS[chain]) <= self.longest_compiled or len(TREES[tree]()) <= _MANY
+    def pairs(self, tree: str, frameworks: Iterable[str]) -> list[tuple[str, Mode, Chain]]:
+        """Frameworks, modes and chains to measure on a tree."""
+        most = math.inf if len(TREES[tree]()) <= _MANY else self.longest_compiled
+        modes = [(framework, mode) for framework in frameworks for mode in program(framework).MODES]
+        pairs = [(*mode, chain) for mode in modes for chain in self.chains_of(tree)]
+        return [pair for pair in pairs if pair[1].compile is None or len(CHAINS[pair[2]]) <= most]
 
 
 QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), 0, "all chains, see --full")
@@ -63,9 +65,7 @@ _UNITS = {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio"
 
 
 def run(
-    quick: Annotated[
-        bool, typer.Option("--quick/--full", help="Without GPT-2 and the longest chain, or everything.")
-    ] = True,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Without GPT-2 and the longest chain, or all.")] = True,
     frameworks: Frameworks = None,
     device: Device = None,
     trees: Annotated[str | None, typer.Option(help=f"Some of {','.join(TREES)}.")] = None,
@@ -99,60 +99,53 @@ def run(
     if load is not None and load > cores / 2:
         busy = f"this machine is busy (load {load:.1f} on {cores} cores): expect noisy ratios and long times"
         typer.secho(busy, fg="yellow")
-    results, left_out = _measured(plan, places, device is not None)
-    if not any(result.lines for result in results):
+    found, lines = _measured(plan, places, device is not None)
+    if not lines:
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
+    large = any(len(TREES[tree]()) > _MANY for tree in plan.trees)
+    left_out = f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"
     about["explanation"] = [
         *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
         *report.explanation(device is not None),
-        *left_out,
+        *([left_out] if large else []),
     ]
-    typer.echo("\n".join(["", *about["explanation"], "", report.verdict(results)]))
-    about |= {
-        "units": _UNITS,
-        "chains": {str(chain): repr(tx) for chain, tx in chains.items()},
-        "trees": {
-            result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": asdict(result.floor)}
-            for result in results
-        },
-        "lines": [asdict(line) for result in results for line in result.lines],
-    }
+    typer.echo("\n".join(["", *about["explanation"], "", report.verdict(lines)]))
+    about |= {"units": _UNITS, "chains": {str(chain): repr(tx) for chain, tx in chains.items()}}
+    about |= {"trees": found, "lines": lines}
     with writing.whole(out / "bench.json") as part:
         part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     typer.echo(f"written: {out / 'bench.json'}")
     return 0
 
 
-def _measured(plan: Plan, places: Mapping[str, Place], cost: bool) -> tuple[list[Measurements], list[str]]:
-    """Measure every tree, mode and chain; print each tree's table when it is done. Also say what was left out."""
-    results, console, left_out = [], Console(), []
+def _measured(
+    plan: Plan, places: Mapping[str, Place], counted: bool
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Measure every tree, mode and chain; print each tree's table when it is done."""
+    trees, lines = {}, []
     for name in plan.trees:
         tree = gradients(TREES[name]())
-        result = Measurements(name, len(tree), sum(leaf.size for leaf in tree.values()), floor(tree, plan.effort), [])
-        modes = [(framework, mode) for framework in places for mode in program(framework).MODES]
-        pairs = [(*mode, chain) for mode in modes for chain in plan.chains_of(name)]
-        taken = [pair for pair in pairs if plan.takes(name, *pair[1:])]
-        if taken != pairs:
-            left_out = [f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"]
+        elements = sum(leaf.size for leaf in tree.values())
+        trees[name] = {"leaves": len(tree), "elements": elements, "floor": floor(tree, plan.effort)}
+        pairs = plan.pairs(name, places)
         # An auto-refreshing bar runs a thread, which would be measured too.
         with progress(auto_refresh=False) as shown:
-            bar = shown.add_task(name, total=len(taken))
-            for framework, mode, chain in taken:
+            bar = shown.add_task(name, total=len(pairs))
+            for framework, mode, chain in pairs:
                 place, what = places[framework], f"{name}, {title(framework)} {mode.name}, {chain_title(chain)}"
                 shown.update(bar, advance=1, description=what, refresh=True)
                 about = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
                 try:
                     with place.on():
                         both = sides(framework, mode, CHAINS[chain], tree, place)
-                        result.lines.append(measure(both, tree, plan.effort, cost, **about))
+                        lines.append(measure(both, tree, plan.effort, counted, chain) | about)
                 except ImportError as error:
                     typer.echo(f"left out: {what}, {error}")
                 except Disagreement as error:
                     raise Disagreement(f"bench: the two sides do not agree ({what}): {error}") from error
-        results.append(result)
-        console.print(report.table(result, cost))
-    return results, left_out
+        Console().print(report.table(name, trees[name], [line for line in lines if line["tree"] == name], counted))
+    return trees, lines
 
 
 def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
@@ -170,10 +163,8 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
         return grads
 
     def side(work: Work) -> Side:
-        held, compiled = (
-            mode.hold([place.put(leaf) for leaf in tree.values()]),
-            mode.compile(work) if mode.compile else work,
-        )
+        held = mode.hold([place.put(leaf) for leaf in tree.values()])
+        compiled = mode.compile(work) if mode.compile else work
 
         def run() -> Any:
             result = compiled(held)

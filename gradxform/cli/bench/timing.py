@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.cli.bench.workloads import CHAINS, Chain, Step
-from gradxform.cli.frameworks import title
 from gradxform.cli.frameworks.interface import Array, Tree
 from gradxform.proof.place import Cost
 
@@ -49,58 +48,18 @@ class Effort(NamedTuple):
     most: int
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A median and its quartiles."""
-
-    low: float
-    median: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The measurements of one side."""
-
-    seconds: Spread
-    first: float
-    """Seconds of the first call, including tracing and compilation."""
-    memory: int | None = None
-    """Rise in memory during a call, in bytes, as the framework counts it; None if unknown or not counted."""
-    operations: int | None = None
-    """Operations of one call on the device; None if unknown or not counted."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """The measurement of a pair, and what it is of."""
-
-    gradxform: Timing
-    native: Timing
-    ratio: Spread
-    """gradxform / native per repetition; both run at nearly the same time."""
-    repetitions: int
-    difference: float
-    """The largest relative difference of the two results."""
-    framework: str
-    mode: str
-    beside: str
-    """The native functions, in words."""
-    tree: str
-    chain: Chain
-
-    @property
-    def label(self) -> str:
-        """Framework and mode for display."""
-        return f"{title(self.framework)} {self.mode}"
-
-
 class Disagreement(RuntimeError):
     """The two sides give different results, so timing them is meaningless."""
 
 
-def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, /, **what: Any) -> Line:
-    """Check that two sides, gradxform and the native one, agree, then time them in turn; `what` is said of the pair.
+def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, chain: Chain) -> dict[str, Any]:
+    """Check that two sides, gradxform and the native one, agree on a chain, then time them in turn.
+
+    Returns:
+        For each side, the quartiles of its `seconds`, the seconds of its `first` call, including tracing and
+        compilation, and, if `counted`, its `memory` in bytes and `operations` on the device, None if unknown. Beside
+        them the quartiles of the `ratio` of gradxform to native per repetition, both run at nearly the same time, the
+        `repetitions`, and the largest relative `difference` of the two results.
 
     Raises:
         Disagreement: results differ by more than float32 rounding explains, or equal the input.
@@ -110,25 +69,20 @@ def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, /,
         seconds, result = timed(side)
         firsts.append(seconds)
         results.append(side.leaves(result))
-    difference = compare(results[0], results[1], tree, CHAINS[what["chain"]])
+    difference = compare(results[0], results[1], tree, CHAINS[chain])
     del results, result
     for side in sides:
         timed(side)
-    pairs = in_turn(sides, effort)
-    costs = [_cost(side) if counted else Cost() for side in sides]
-    own, native = (
-        Timing(_spread(seconds), first, cost.peak, cost.operations)
-        for seconds, first, cost in zip(pairs.T, firsts, costs, strict=True)
-    )
-    return Line(own, native, _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference, **what)
+    pairs, found = in_turn(sides, effort), {}
+    for name, side, seconds, first in zip(("gradxform", "native"), sides, pairs.T, firsts, strict=True):
+        side.restore()
+        cost = side.cost() if counted else Cost()
+        found[name] = {"seconds": _spread(seconds), "first": first, "memory": cost.peak, "operations": cost.operations}
+    ratio = _spread(pairs[:, 0] / pairs[:, 1])
+    return {**found, "ratio": ratio, "repetitions": len(pairs), "difference": difference}
 
 
-def _cost(side: Side) -> Cost:
-    side.restore()
-    return side.cost()
-
-
-def floor(tree: Tree, effort: Effort) -> Spread:
+def floor(tree: Tree, effort: Effort) -> dict[str, float]:
     """Time one read plus one read and write of all numbers, the least that a global-norm clip needs.
 
     This is one np.dot and one np.multiply(out=) on a contiguous array of the same size.
@@ -169,8 +123,9 @@ def in_turn(sides: Sequence[Side], effort: Effort) -> Array:
         gc.enable()
 
 
-def _spread(values: Array) -> Spread:
-    return Spread(*np.quantile(values, (0.25, 0.5, 0.75)).tolist())
+def _spread(values: Array) -> dict[str, float]:
+    """A median and its quartiles."""
+    return dict(zip(("low", "median", "high"), np.quantile(values, (0.25, 0.5, 0.75)).tolist(), strict=True))
 
 
 # --- agreement -------------------------------------------------------------------------------------------------------
