@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradxform.recording.files import beside
+
 
 def check(command: str, path: Path) -> None:
     """Try to write beside a path, before hours are spent on what it will hold.
@@ -20,11 +22,11 @@ def check(command: str, path: Path) -> None:
         raise ValueError(f"{command}: {str(path)!r} is a folder; name a file")
     try:
         if not _stands_for_something_else(path):
-            _beside(path).touch()
+            probe = path.resolve().with_name(f".{os.getpid()}.{path.name}")
+            probe.touch()
+            probe.unlink()
     except OSError as error:
         raise ValueError(f"{command}: {str(path)!r} cannot be written: {error.strerror}") from error
-    finally:
-        _beside(path).unlink(missing_ok=True)
 
 
 def check_picture(command: str, path: Path) -> None:
@@ -47,21 +49,11 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk is full, or the folder cannot be written; names `path`.
     """
-    part = path if _stands_for_something_else(path) else _beside(path)
     try:
-        yield part
-        if part != path:
-            os.replace(part, path.resolve())
+        with contextlib.nullcontext(path) if _stands_for_something_else(path) else beside(path) as part:
+            yield part
     except OSError as error:
         raise OSError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-    finally:
-        if part != path:
-            part.unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    path = path.resolve()
-    return path.with_name(f".{os.getpid()}.{path.name}")  # the suffix stays last: it tells the format of pictures
 
 
 def _stands_for_something_else(path: Path) -> bool:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,6 @@ FORMAT = "1"
 """The version of what the metadata says; a reader refuses others."""
 _KEY = "gradxform.record"
 _NAME = re.compile(r"step_(\d+)\.safetensors")
-_PART = ".part"
 
 
 def library() -> ModuleType:
@@ -78,35 +77,40 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
             given[key] = given[key].reshape(*array.shape, 1).view(np.float64)
             pairs.append(key)
     kept = {_KEY: FORMAT, "about": json.dumps({**described, "complex128": pairs})}
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{_PART}")
     save = library().numpy.save_file
     try:
-        part.touch()
-        mode = part.stat().st_mode  # as the umask has it; the library's own is 0600
-        save(given, part, metadata=kept)
-        part.chmod(mode)
-        os.replace(part, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # a file system that cannot be written
-            part.unlink(missing_ok=True)
-        if not isinstance(error, Exception):
-            raise
+        with beside(path) as part:
+            part.touch()
+            mode = part.stat().st_mode  # as the umask has it; the library's own is 0600
+            save(given, part, metadata=kept)
+            part.chmod(mode)
+    except Exception as error:
         found = re.search(r"os error (\d+)", str(error))
         if found is None and not isinstance(error, OSError):
             raise TypeError(f"record: {path.name} cannot be written: {error}") from error
-        raise _why(path, given, int(found[1]) if found else getattr(error, "errno", None)) from error
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        size, why = sum(array.nbytes for array in given.values()), os.strerror(number) if number else "the write failed"
+        if number == errno.ENOSPC:
+            free = f"{shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free"
+            why += f"; {free}: record less often (every=), fewer leaves (where=), or norms_only=True"
+        raise OSError(f"record: {str(path)!r} of {size / 1e6:.1f} MB cannot be written: {why}") from error
     return path.stat().st_size
 
 
-def _why(path: Path, arrays: Mapping[str, Any], number: int | None) -> OSError:
-    """An error that says what was to be written, and why it was not."""
-    size = sum(array.nbytes for array in arrays.values())
-    why = os.strerror(number) if number else "the write failed"
-    room = ""
-    if number == errno.ENOSPC:
-        free = f"{shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free"
-        room = f"; {free}: record less often (every=), fewer leaves (where=), or norms_only=True"
-    return OSError(f"record: {str(path)!r} of {size / 1e6:.1f} MB cannot be written: {why}{room}")
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """Give a path to write to. The file takes the place of `path` after the block, or is removed if the block raises.
+
+    Its suffix is the same: it tells the format of pictures.
+    """
+    path = path.resolve()
+    part = path.with_name(f".{os.getpid()}.{threading.get_ident()}.{path.name}")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):  # a file system that cannot be written
+            part.unlink(missing_ok=True)
 
 
 class Step:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import named
-from gradxform.comparing.rounding import is_noise, scale_of
+from gradxform.comparing.rounding import Row, is_noise, scale_of
 
 _LEAST = 1e-8
 _NAMES = 60
@@ -33,50 +33,35 @@ def figure(found: Comparison) -> Figure:
 
 def _distances(made: Figure, axis: Any, found: Comparison) -> None:
     """A row for each leaf, the first of the network on top; NaN is black, noise is grey."""
-    rows = found.rows[found.tree]
-    table = np.array([[math.nan if d is None else _shown(d) for d in rows[step]] for step in found.steps]).T
+    judged, edges, count = found.judged[found.tree], _edges(found.steps), len(found.pairs)
+    columns = [found.rows[found.tree][step] for step in found.steps]
+    lost = np.array([[d is None or bool(d.nonfinite_a or d.nonfinite_b) for d in column] for column in columns]).T
+    far = np.array([[_LEAST if d is None else max(_LEAST, d.relative) for d in column] for column in columns]).T
+    rows = np.arange(count + 1)
     colours = axis.pcolormesh(
-        _edges(found.steps),
-        np.arange(len(found.pairs) + 1),
-        np.ma.masked_invalid(table),
-        cmap="viridis",
-        norm=LogNorm(_LEAST, 1.0, clip=True),
+        edges, rows, np.ma.array(far, mask=lost), cmap="viridis", norm=LogNorm(_LEAST, 1.0, clip=True)
     )
-    if (noise := _noise(found)).any():
-        grey = ListedColormap([_NOISE])
-        axis.pcolormesh(_edges(found.steps), np.arange(len(found.pairs) + 1), np.ma.masked_equal(noise, 0), cmap=grey)
+    if (noise := np.array([_noise(found, column) for column in columns]).T).any():
+        axis.pcolormesh(edges, rows, np.ma.array(noise, mask=noise == 0), cmap=ListedColormap([_NOISE]))
     axis.set_facecolor("black")
     axis.invert_yaxis()
-    if len(found.pairs) <= _NAMES:
-        axis.set_yticks(np.arange(len(found.pairs)) + 0.5, [named(pair.a) for pair in found.pairs], fontsize=7)
+    if count <= _NAMES:
+        axis.set_yticks(rows[:-1] + 0.5, [named(pair.a) for pair in found.pairs], fontsize=7)
     else:
-        axis.set_ylabel(f"{len(found.pairs)} leaves, the first of the network on top")
+        axis.set_ylabel(f"{count} leaves, the first of the network on top")
     bar = made.colorbar(colours, ax=axis, label=f"relative distance of {found.tree}", pad=0.01)
-    bar.ax.axhline(found.judged[found.tree].arithmetic.budget, color="white", linewidth=1.2)
-    first = found.judged[found.tree].first
-    if first is not None:
-        axis.axvline(
-            _edges(found.steps)[found.steps.index(first)], color="#d62728", linewidth=1.6, clip_on=False, zorder=4
-        )
+    bar.ax.axhline(judged.arithmetic.budget, color="white", linewidth=1.2)
+    if judged.first is not None:
+        parts = edges[found.steps.index(judged.first)]
+        axis.axvline(parts, color="#d62728", linewidth=1.6, clip_on=False, zorder=4)
     axis.set_title(_title(found) + ("; grey is noise" if noise.any() else ""), fontsize=10, loc="left")
 
 
-def _noise(found: Comparison) -> Any:
-    """Where the values of a leaf are rounding, so that its distance means nothing: an array of leaves by steps."""
-    rows, modules = found.rows[found.tree], [pair.module for pair in found.pairs]
-    table = np.zeros((len(modules), len(rows)))
-    for j, row in enumerate(rows[step] for step in found.steps):
-        scale = scale_of(row, modules)
-        for i, d in enumerate(row):
-            if d is not None and not d.apart:
-                table[i, j] = is_noise(d, scale.near[i], scale.whole[i], found.judged[found.tree].arithmetic)
-    return table
-
-
-def _shown(distance: Any) -> float:
-    if distance.nonfinite_a or distance.nonfinite_b:
-        return math.nan
-    return max(_LEAST, float(distance.relative))
+def _noise(found: Comparison, row: Row) -> list[float]:
+    """One where the values of a leaf are rounding, so that its distance means nothing, else zero."""
+    scale = scale_of(row, [pair.module for pair in found.pairs])
+    norms, arithmetic = zip(row, scale.near, scale.whole, strict=True), found.judged[found.tree].arithmetic
+    return [float(d is not None and not d.apart and is_noise(d, near, whole, arithmetic)) for d, near, whole in norms]
 
 
 def _title(found: Comparison) -> str:
@@ -89,10 +74,9 @@ def _title(found: Comparison) -> str:
 
 def _edges(steps: list[int]) -> Any:
     """The limits of cells around steps."""
-    if len(steps) == 1:
-        return np.array([steps[0] - 0.5, steps[0] + 0.5])
-    middles = (np.array(steps[1:]) + np.array(steps[:-1])) / 2
-    return np.concatenate([[2 * steps[0] - middles[0]], middles, [2 * steps[-1] - middles[-1]]])
+    gaps = np.diff(steps) if len(steps) > 1 else np.ones(1)
+    around = np.array([steps[0] - gaps[0], *steps, steps[-1] + gaps[-1]])
+    return (around[1:] + around[:-1]) / 2
 
 
 def _norms(axis: Any, found: Comparison) -> None:

@@ -6,9 +6,9 @@ import base64
 import html as escaping
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,26 +21,28 @@ from gradxform.comparing import comparison, mapping
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import magnitude, scaled
+from gradxform.comparing.rounding import Row, magnitude, scaled
 
 _HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
 _SHOWN = 24
 """Leaves in the table, unless all are asked for."""
-_MAP = typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
-_WRITE_MAP = typer.Option(help="Write the alignment that was found, to be corrected.")
-_TOLERANCE = typer.Option(help="The largest relative distance of a leaf. Default: rounding.")
-_PICTURE = typer.Option(help="Draw distances and norms into this file, such as compare.png.")
-_REPORT = typer.Option(help="Write one HTML page with all of it, which needs no network.")
+_Path = Path | None
 
 
 def run(
     a: Annotated[Path, typer.Argument(help="The folder of a recording, as gx.record writes it.")],
     b: Annotated[Path, typer.Argument(help="The folder of another.")],
-    map_file: Annotated[Path | None, _MAP] = None,
-    write_map: Annotated[Path | None, _WRITE_MAP] = None,
-    tolerance: Annotated[float | None, _TOLERANCE] = None,
-    picture: Annotated[Path | None, _PICTURE] = None,
-    report: Annotated[Path | None, _REPORT] = None,
+    map_file: Annotated[
+        _Path, typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
+    ] = None,
+    write_map: Annotated[_Path, typer.Option(help="Write the alignment that was found, to be corrected.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="The largest relative distance of a leaf. Default: rounding.")
+    ] = None,
+    picture: Annotated[
+        _Path, typer.Option(help="Draw distances and norms into this file, such as compare.png.")
+    ] = None,
+    report: Annotated[_Path, typer.Option(help="Write one HTML page with all of it, which needs no network.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every leaf in the table.")] = False,
 ) -> int:
     """Compare two recorded runs: where do their gradients part, and why? Ends with 0 if rounding explains all, or 1."""
@@ -51,34 +53,33 @@ def run(
         writing.check_picture("compare --picture", picture)
     with progress() as shown:
         bar = shown.add_task("steps", total=None)
-
-        def advance(done: int, total: int) -> None:
-            shown.update(bar, completed=done, total=total)
-
-        found = comparison.compare(a, b, map=map_file, tolerance=tolerance, progress=advance)
-    console, every = _console(), rows(found)
+        found = comparison.compare(
+            a, b, map=map_file, tolerance=tolerance, progress=lambda i, n: shown.update(bar, completed=i, total=n)
+        )
+    console, every = _console(), range(len(found.pairs))
     _say_runs(found, console)
-    chosen = every if everything else _largest(found, every)
+    chosen = every if everything else _largest(found)
     console.print(_table(found, chosen))
     if len(chosen) < len(every):
         typer.echo(f"{len(chosen)} of {len(every)} leaves, those with the largest distances; --all shows all")
     _say_causes(found, console)
     if write_map is not None:
-        text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
-        _write(write_map, lambda part: part.write_text(text, encoding="utf-8"))
+        _write_text(write_map, mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b))
     if picture is not None:
         from gradxform.cli.compare.picture import figure
 
-        _write(picture, lambda part: figure(found).savefig(part, dpi=130))
+        with writing.whole(picture) as part:
+            figure(found).savefig(part, dpi=130)
     if report is not None:
-        _write(report, lambda part: part.write_text(html(found), encoding="utf-8"))
+        _write_text(report, html(found))
+    for out in filter(None, (write_map, picture, report)):
+        typer.echo(f"written: {out}")
     return int(not found.within)
 
 
-def _write(out: Path, write: Callable[[Path], Any]) -> None:
+def _write_text(out: Path, text: str) -> None:
     with writing.whole(out) as part:
-        write(part)
-    typer.echo(f"written: {out}")
+        part.write_text(text, encoding="utf-8")
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------
@@ -100,17 +101,48 @@ def _say_runs(found: Comparison, console: Console) -> None:
             console.print(f"  only in {side}: {', '.join(alone)}", soft_wrap=True)
 
 
-def _table(found: Comparison, shown: Sequence[Row]) -> Table:
+def _table(found: Comparison, chosen: Iterable[int]) -> Table:
     """The table of some leaves."""
-    step = found.judged[found.tree].first
+    step, (row, parts) = found.judged[found.tree].first, _shown(found)
     when = ", each leaf at the step where its distance is largest"
     when = when if step is None else f" at step {step}, where the runs part"
     made = Table(title=f"{found.tree}{when}", title_justify="left", title_style="")
     for i, header in enumerate(_HEADERS):
         made.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
-    for row in shown:
-        made.add_row(*row.cells, style="" if row.parts is None else "red")
+    for i in chosen:
+        cells = (*_names(found.pairs[i]), *_numbers(row[i]), str(parts.get(i, "")))
+        made.add_row(*cells, style="red" if i in parts else "")
     return made
+
+
+def _shown(found: Comparison) -> tuple[Row, dict[int, int]]:
+    """The distance of each leaf where the runs part, else where it is largest; the first step that is no rounding."""
+    judged = found.judged[found.tree]
+    parts = {i: step for step, places in reversed(judged.bad.items()) for i in places}
+    return found.worst() if judged.first is None else found.rows[found.tree][judged.first], parts
+
+
+def _names(pair: Pair) -> tuple[str, str]:
+    a, b = named(pair.a), named(pair.b)
+    layout = "; ".join(view.layout.words for view in pair.views if view.layout.words)
+    other = " ".join(part for part in ("" if a == b else b, f"({layout})" if layout else "") if part)
+    return a, other or "the same"
+
+
+def _numbers(d: Distance | None) -> tuple[str, ...]:
+    if d is None:
+        return ("-",) * 5
+    relative = "NaN" if any(d.nonfinite) else f"{d.relative:.1e}"
+    ulp = f"{d.ulp:.0f}" if d.ulp < 1e5 else "inf" if math.isinf(d.ulp) else f"{d.ulp:.0e}"
+    return f"{d.norm_a:.3g}", f"{d.ratio:.6g}", f"{d.cosine:.6f}", relative, ulp
+
+
+def _largest(found: Comparison) -> list[int]:
+    """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
+    mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
+    row, parts = _shown(found)
+    weights = [(i in parts, -1.0 if d is None else scaled(d, mean)) for i, d in enumerate(row)]
+    return sorted(sorted(range(len(row)), key=weights.__getitem__, reverse=True)[:_SHOWN])
 
 
 def _say_causes(found: Comparison, console: Console) -> None:
@@ -118,53 +150,6 @@ def _say_causes(found: Comparison, console: Console) -> None:
     console.print(_verdict(found), style="green" if found.within else "red", soft_wrap=True)
     for i, finding in enumerate(found.findings, 1):
         console.print(f"{i}. {finding.text}", soft_wrap=True)
-
-
-class Row(NamedTuple):
-    """A pair of leaves over all steps."""
-
-    pair: Pair
-    shown: Distance | None
-    """Where the runs part; where they do not, at the step with the leaf's largest distance."""
-    parts: int | None
-    """The first step that rounding does not explain."""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The cells of the table."""
-        a, b = named(self.pair.a), named(self.pair.b)
-        layout = "; ".join(words for words in (self.pair.a.layout.words, self.pair.b.layout.words) if words)
-        other = " ".join(part for part in ("" if a == b else b, f"({layout})" if layout else "") if part) or "the same"
-        if self.shown is None:
-            return a, other, "-", "-", "-", "-", "-", ""
-        d = self.shown
-        lost = d.nonfinite_a or d.nonfinite_b
-        distances = "NaN" if lost else f"{d.relative:.1e}"
-        when = "" if self.parts is None else str(self.parts)
-        return a, other, f"{d.norm_a:.3g}", f"{d.ratio:.6g}", f"{d.cosine:.6f}", distances, _units(d.ulp), when
-
-
-def _units(ulp: float) -> str:
-    return f"{ulp:.0f}" if ulp < 1e5 else "inf" if math.isinf(ulp) else f"{ulp:.0e}"
-
-
-def rows(found: Comparison) -> list[Row]:
-    """One row for each pair, in the order of the network."""
-    judged = found.judged[found.tree]
-    first = {i: step for step, places in reversed(judged.bad.items()) for i in places}
-    shown = found.worst() if judged.first is None else found.rows[found.tree][judged.first]
-    return [Row(pair, d, first.get(i)) for i, (pair, d) in enumerate(zip(found.pairs, shown, strict=True))]
-
-
-def _largest(found: Comparison, every: list[Row]) -> list[Row]:
-    """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
-    mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
-
-    def weight(row: Row) -> tuple[bool, float]:
-        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean)
-
-    largest = sorted(range(len(every)), key=lambda i: weight(every[i]), reverse=True)[:_SHOWN]
-    return [every[i] for i in sorted(largest)]
 
 
 def _verdict(found: Comparison) -> str:
@@ -196,24 +181,21 @@ def html(found: Comparison) -> str:
 
     title = escaping.escape(f"{found.a.folder.name} and {found.b.folder.name}")
     console, png = _console(record=True, file=io.StringIO(), width=_WIDTH), io.BytesIO()
-
-    def shown(kind: str) -> str:
-        return f'<pre class="{kind}">{console.export_html(inline_styles=True, code_format="{code}")}</pre>\n'
-
     _say_causes(found, console)
     _say_runs(found, console)
-    words = shown("text")
-    console.print(_table(found, rows(found)))
+    words = console.export_html(inline_styles=True, code_format="{code}")
+    console.print(_table(found, range(len(found.pairs))))
     pairs = Table("leaf in A", "leaf in B", "by", "sure", title="Alignment", title_justify="left", title_style="")
     for pair in found.pairs:
         pairs.add_row(named(pair.a), named(pair.b), pair.how, f"{pair.sure:.0%}")
     console.print(pairs)
+    tables = console.export_html(inline_styles=True, code_format="{code}")
     figure(found).savefig(png, format="png", dpi=110)
     about = "Distance of each leaf at each step, and the global norms of both runs"
     picture = base64.b64encode(png.getvalue()).decode("ascii")
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>gradxform compare: {title}'
-        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{words}"
-        f'<p><img alt="{about}" src="data:image/png;base64,{picture}"></p>\n{shown("tables")}'
-        f"<p>gradxform {gradxform.__version__}</p>\n</body>\n</html>\n"
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>gradxform compare: {title}</title>\n'
+        f'<style>{_STYLE}</style>\n<h1>{title}</h1>\n<pre class="text">{words}</pre>\n'
+        f'<p><img alt="{about}" src="data:image/png;base64,{picture}"></p>\n<pre>{tables}</pre>\n'
+        f"<p>gradxform {gradxform.__version__}</p>\n</html>\n"
     )
