@@ -10,6 +10,7 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
+from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
@@ -53,7 +54,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
-    return first_state(tx, named_in("torch.init", tx, named_parameters))
+    return first_state(holder_of(tx, named_in("torch.init", tx, named_parameters)))
 
 
 def apply_(
@@ -122,8 +123,8 @@ def apply_(
         )
     if flush:
         check_waits("torch.apply_", tx)
-        clear(named)
-    new, norm_before = transformed(tx, named, state, measured=return_norm, flushes=flush)
+        clear([parameter for _, parameter in named])
+    new, norm_before = transformed(holder_of(tx, named), state, measured=return_norm, flushes=flush)
     if not return_norm:
         return new
     norm = None if norm_before is None else norm_before()
@@ -168,17 +169,16 @@ def holder_of(tx: GradientTransformation, named: Named) -> Holder:
     return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
 
 
-def first_state(tx: GradientTransformation, named: Named) -> Any:
-    """The first state for named parameters."""
-    return holder_of(tx, named).init([parameter.detach() for _, parameter in named])
+def first_state(holder: Holder) -> Any:
+    """The first state for parameters."""
+    return holder.init([parameter.detach() for parameter in holder.variables])
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
 
 
 def transformed(
-    tx: GradientTransformation,
-    named: Named,
+    holder: Holder,
     state: Any,
     scale: Any = None,
     found_inf: Any = None,
@@ -186,17 +186,16 @@ def transformed(
     measured: bool = False,
     flushes: bool = False,
 ) -> tuple[Any, NormBefore | None]:
-    """Transform the gradients of named parameters; return the new state and the norm before.
+    """Transform the gradients of parameters; return the new state and the norm before.
 
-    An owned state is overwritten. With a scale, gradients are first divided by the loss scaler's scale; if the scaler
-    found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
-    every gradient and no norm is requested.
+    An owned state is overwritten, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
+    scale. The norm is None if the transform does not measure every gradient and no norm is requested.
     """
-    gradients, holder = _gradients_of(named), holder_of(tx, named)
+    gradients = _gradients_of(holder)
     given = holder.view(gradients, inplace=True)
     if given is None:
         return state, None
-    if tx.stateful:
+    if holder.tx.stateful:
         align.check_state(given, state)
     with torch.no_grad():
         if scale is not None:
@@ -204,36 +203,26 @@ def transformed(
         if measured:
             given.norms()  # which are kept for the transformation
         context = Context(holder.by_key(holder.variables), {}, owned and found_inf is None, flushes=flushes)
-        view, new = tx.rule(given, state, context)
-        norm = norm_before(given, view, tx)
-        if found_inf is not None and tx.stateful:
-            new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-        _write(named, gradients, view.results(), view.skipped(), owned)
-        return in_place(state, new) if owned and tx.stateful else new, norm
+        view, new = holder.tx.rule(given, state, context)
+        norm = norm_before(given, view, holder.tx)
+        _write(holder.variables, gradients, view.results(), view.skipped(), owned)
+        return next_state(view, state, new, found_inf) if owned else new, norm
 
 
-def _gradients_of(named: Named) -> list[torch.Tensor | None]:
+def _gradients_of(holder: Holder) -> list[torch.Tensor | None]:
     """The gradients, one that parameters share only once."""
-    gradients: list[torch.Tensor | None] = [parameter.grad for _, parameter in named]
-    if len(set(map(id, gradients))) < len(gradients):
-        once = {id(gradient): i for i, gradient in reversed(list(enumerate(gradients)))}
-        gradients = [gradient if once[id(gradient)] == i else None for i, gradient in enumerate(gradients)]
-    return gradients
+    gradients: list[torch.Tensor | None] = [parameter.grad for parameter in holder.variables]
+    first: dict[int, int] = {}
+    return [gradient if first.setdefault(id(gradient), i) == i else None for i, gradient in enumerate(gradients)]
 
 
-def clear(named: Named) -> None:
+def clear(parameters: Sequence[torch.Tensor]) -> None:
     """Replace the gradients by zeros, on which windows are flushed; frozen parameters have none."""
-    for _, parameter in named:
+    for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
 
 
-def _write(
-    named: Named,
-    gradients: Sequence[torch.Tensor | None],
-    results: Sequence[Any],
-    skipped: Collection[int],
-    owned: bool,
-) -> None:
+def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[int], owned: bool) -> None:
     """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
     written: list[tuple[torch.Tensor, torch.Tensor]] = []
     replaced: dict[int, torch.Tensor | None] = {}
@@ -244,7 +233,7 @@ def _write(
             written.append((local(old), local(result)))
         else:
             replaced[id(old)] = None if i in skipped else result.clone() if owned else result  # it may be the state's
-    for _, parameter in named if replaced else ():
+    for parameter in parameters if replaced else ():
         if id(parameter.grad) in replaced:
             parameter.grad = replaced[id(parameter.grad)]
     if written:
@@ -269,6 +258,13 @@ def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefo
         return torch.tensor(float(found.value), dtype=dtype, device=device)
 
     return norm
+
+
+def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
+    """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
+    if found_inf is not None:
+        new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
+    return in_place(state, new)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -11,15 +11,16 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
+from gradxform.backend.protocol import Row
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import GRADIENTS, UPDATES, check_place
+from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place
 from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
 from gradxform_torch._private import is_inner_call
-from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, named_in, paths_of, transformed
+from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
 from gradxform_torch.dtensor import backend
-from gradxform_torch.optimizers import Before, closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
+from gradxform_torch.optimizers import closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
 
 if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder
@@ -131,12 +132,12 @@ class Attached:
     # A copy has these, since it is attached to nothing.
     _optimizer: Callable[[], torch.optim.Optimizer | None] = staticmethod(lambda: None)
     _hooks: Sequence[Any] = ()
-    _place: tuple[list[str], Any] = [], None
+    _place: tuple[Sequence[str], Any] = (), None
     """The paths and the device of the parameters that the state is for."""
     _norm: NormBefore | None = None
     _recorder: Recorder | None = None
-    _before: Before | None = None
-    """Parameters before the step whose updates are transformed."""
+    _before: tuple[Holder, Row] | None = None
+    """The parameters, and copies of them before the step whose updates are transformed."""
     _loaded: Any = None
     """A state that is being loaded."""
     _flushes = False
@@ -147,8 +148,8 @@ class Attached:
         """Find the state and register the hooks."""
         self.tx, self.on = tx, on
         self._optimizer = weakref.ref(optimizer)
-        named = named_of(optimizer)
-        self._place, self._state = _place_of(named), first_state(tx, named)
+        holder = holder_of(tx, named_of(optimizer))
+        self._place, self._state = _place_of(holder), first_state(holder)
         disable: Any = torch.compiler.disable
         if on == GRADIENTS:
             self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
@@ -190,7 +191,7 @@ class Attached:
     def paths(self) -> list[str]:
         """Current paths of the optimizer's parameters; of the state if the optimizer is gone."""
         optimizer = self._optimizer()
-        return self._place[0] if optimizer is None else paths_of(named_of(optimizer))
+        return list(self._place[0]) if optimizer is None else paths_of(named_of(optimizer))
 
     def record(self, recorder: Recorder, start: int = 0) -> None:
         """Record each step from now on, by what `gradxform.record` returned.
@@ -219,7 +220,7 @@ class Attached:
         optimizer = self._attached()
         if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
-        clear(named_of(optimizer))
+        clear([parameter for _, parameter in named_of(optimizer)])
         self._flushes = True
         try:
             if self.on == GRADIENTS:
@@ -269,7 +270,7 @@ class Attached:
     def _fitted(self, given: Any) -> Any:
         """A state from elsewhere, for the parameters that the optimizer has now."""
         optimizer = self._optimizer()
-        like = self._state if optimizer is None else first_state(self.tx, named_of(optimizer))
+        like = self._state if optimizer is None else first_state(holder_of(self.tx, named_of(optimizer)))
         return matched("torch.attach", given, like)
 
     def _found(self, optimizer: torch.optim.Optimizer) -> Any:
@@ -316,12 +317,13 @@ class Attached:
             self._state, self._loaded = self._loaded, None
             optimizer.param_groups[0].pop(self._key(optimizer), None)
 
-    def _follow(self, named: Named) -> None:
-        """Include parameter groups added since, and follow parameters to another device."""
-        place = _place_of(named)
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> Holder:
+        """The parameters now; the state gets groups added since, and follows them to another device."""
+        holder = holder_of(self.tx, named_of(optimizer))
+        place = _place_of(holder)
         if not self.tx.stateful or place == self._place:
-            return
-        first = first_state(self.tx, named)
+            return holder
+        first = first_state(holder)
         try:
             self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
         except ValueError as error:
@@ -330,6 +332,7 @@ class Attached:
                 "since; attach it anew"
             ) from error
         self._place = place
+        return holder
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -352,14 +355,13 @@ class Attached:
         return (args[0], transformed_closure, *args[2:]), kwargs
 
     def _transform(self, optimizer: Any) -> None:
-        named = named_of(optimizer)
-        self._follow(named)
+        holder = self._parameters(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        given = self._recorded(named, scale)
+        given = self._recorded(holder, scale)
         try:
             self._state, self._norm = transformed(
-                self.tx, named, self._state, scale, found_inf, owned=True, flushes=self._flushes
+                holder, self._state, scale, found_inf, owned=True, flushes=self._flushes
             )
         except ValueError as error:
             if "tx.init(params)" in str(error):  # a parameter was replaced
@@ -367,10 +369,10 @@ class Attached:
             raise
         if scale is not None:
             optimizer.grad_scale = None
-        self._record(named, given, [parameter.grad for _, parameter in named], [None] * len(named))
+        self._record(holder, given, [p.grad for p in holder.variables], [None] * len(holder.variables))
         due = is_due(self.tx, self._state)
         if due is not True and not due:
-            for _, parameter in named:  # zeros would move what has momentum or weight decay
+            for parameter in holder.variables:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
 
     def _before_updates(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -379,45 +381,43 @@ class Attached:
             return
         self._before = None
         if not is_for_show(optimizer, args, kwargs):
-            named = named_of(optimizer)
-            self._follow(named)
-            self._before = copied(self.tx, named, closure_of(args, kwargs) is not None, self._is_recorded())
+            holder = self._parameters(optimizer)
+            self._before = holder, copied(holder, closure_of(args, kwargs) is not None, self._is_recorded())
 
     def _after_updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Transform what the step has added."""
         if self._before is None or is_inner_call(optimizer):
             return
-        before, self._before = self._before, None
-        given = self._recorded(before.named, getattr(optimizer, "grad_scale", None))
+        (holder, old), self._before = self._before, None
+        given = self._recorded(holder, getattr(optimizer, "grad_scale", None))
         gradients: list[Any] = []
         if "gradients" in self.tx.traits.needs:
             pairs = [(p.grad, group.get("maximize")) for group in optimizer.param_groups for p in group["params"]]
             gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
         try:
             found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-            self._state, self._norm, after = moved(before, self._state, gradients, found_inf, self._flushes)
+            self._state, self._norm, after = moved(holder, old, self._state, gradients, found_inf, self._flushes)
         except Exception:  # as for gradients, what cannot be transformed is not applied
-            restore(before)
+            restore(holder, old)
             raise
-        results = [None] * len(before.named) if after is None else after.results()
-        self._record(before.named, given, results, before.old)
+        self._record(holder, given, [None] * len(old) if after is None else after.results(), old)
 
     def _is_recorded(self) -> bool:
         """Whether this step is recorded."""
         return self._recorder is not None and self._recorder.is_due(self._count)
 
-    def _recorded(self, named: Named, scale: Any) -> Any:
+    def _recorded(self, holder: Holder, scale: Any) -> Any:
         """The gradients of a step that is recorded, which the transform overwrites, without a loss scaler's scale."""
         if not self._is_recorded():
             return None
-        gradients = [p.grad if p.grad is None or scale is None else p.grad / scale for _, p in named]
-        return list(to_numpy(dict(zip(paths_of(named), gradients, strict=True))).items())  # pairs keep their order
+        gradients = [p.grad if p.grad is None or scale is None else p.grad / scale for p in holder.variables]
+        return list(to_numpy(dict(zip(holder.paths, gradients, strict=True))).items())  # pairs keep their order
 
-    def _record(self, named: Named, gradients: Any, results: Sequence[Any], old: Sequence[Any]) -> None:
+    def _record(self, holder: Holder, gradients: Any, results: Row, old: Row) -> None:
         """Write a step that is recorded; parameters that were not copied have not moved."""
         if self._recorder is not None and gradients is not None:
-            own = [p.detach() if before is None else before for (_, p), before in zip(named, old, strict=True)]
-            made, parameters = (dict(zip(paths_of(named), column, strict=True)) for column in (results, own))
+            own = [p.detach() if before is None else before for p, before in zip(holder.variables, old, strict=True)]
+            made, parameters = (dict(zip(holder.paths, column, strict=True)) for column in (results, own))
             self._recorder(self._count, gradients=gradients, updates=made, parameters=parameters)
         self._count += 1
 
@@ -428,9 +428,9 @@ def by_path(state: Any) -> dict[str, torch.Tensor]:
     return {path: leaf for path, leaf in leaves if leaf is not None}
 
 
-def _place_of(named: Named) -> tuple[list[str], Any]:
+def _place_of(holder: Holder) -> tuple[Sequence[str], Any]:
     """Paths of parameters, and the device of the first."""
-    return paths_of(named), named[0][1].device if named else None
+    return holder.paths, holder.variables[0].device if holder.variables else None
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:

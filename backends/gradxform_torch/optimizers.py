@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from gradxform import GradientTransformation
-from gradxform.core import state as stateful
+from gradxform.backend.protocol import Row
 from gradxform.core.holder import Holder, with_updates
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
@@ -16,7 +14,7 @@ from gradxform.transforms.skipping import is_due
 from gradxform_torch import _private
 from gradxform_torch._readable import DEVICE, place_of
 from gradxform_torch._shards import local
-from gradxform_torch.apply_ import Named, NormBefore, holder_of, in_place, norm_before
+from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
 from gradxform_torch.dtensor import backend
 
 
@@ -54,69 +52,61 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
 # --- updates ---------------------------------------------------------------------------------------------------------
 
 
-class Before(NamedTuple):
-    """Parameters before a step."""
+def copied(holder: Holder, closure: bool, every: bool) -> list[torch.Tensor | None]:
+    """Copies of the parameters that a transform may change: those that have a gradient, or may get one from a closure.
 
-    holder: Holder
-    named: Named
-    old: list[torch.Tensor | None]
-    """Copies of those that the transform may change or measure; None for the others."""
-
-
-def copied(tx: GradientTransformation, named: Named, closure: bool, every: bool) -> Before:
-    """Copy the parameters that a transform may change: those that have a gradient, or may get one from a closure."""
-    holder, own = holder_of(tx, named), [p.detach() for _, p in named]
-    reached = zip(holder.reached(own), named, strict=True)
-    chosen = [(every or there) and (closure or p.grad is not None) for there, (_, p) in reached]
+    None for the others, unless every one is wanted.
+    """
+    own = [p.detach() for p in holder.variables]
+    reached = zip(holder.reached(own), holder.variables, strict=True)
+    chosen = [(every or there) and (closure or p.grad is not None) for there, p in reached]
     with torch.no_grad():
         copies = iter(backend.copied([p for p, there in zip(own, chosen, strict=True) if there]))
-    return Before(holder, named, [next(copies) if there else None for there in chosen])
+    return [next(copies) if there else None for there in chosen]
 
 
-def restore(before: Before) -> None:
+def restore(holder: Holder, old: Row) -> None:
     """Take a step back."""
     with torch.no_grad():
-        for (_, parameter), old in zip(before.named, before.old, strict=True):
-            if old is not None:
-                parameter.copy_(old)
+        for parameter, before in zip(holder.variables, old, strict=True):
+            if before is not None:
+                parameter.copy_(before)
 
 
 def moved(
-    before: Before, state: Any, gradients: Sequence[Any], found_inf: Any, flushes: bool
+    holder: Holder, old: Row, state: Any, gradients: Row, found_inf: Any, flushes: bool
 ) -> tuple[Any, NormBefore | None, Tree | None]:
     """Transform the updates of a step and write the parameters.
 
     Return the new state, the norm of all updates before the transform, if it is known, and the transformed updates, if
-    there are some. The state is overwritten. With `found_inf` of a loss scaler above zero, the step has not happened,
-    and it stays.
+    there are some. The state is overwritten, as in `next_state`.
     """
-    named, tx = before.named, before.holder.tx
-    old = [p if q.grad is not None else None for p, (_, q) in zip(before.old, named, strict=True)]
+    parameters = holder.variables
+    old = [before if p.grad is not None else None for before, p in zip(old, parameters, strict=True)]
     with torch.no_grad():
-        new = [p.detach() for _, p in named]
-        found = before.holder.added(old, new, state, gradients, owned=found_inf is None, flushes=flushes)
+        new = [p.detach() for p in parameters]
+        found = holder.added(old, new, state, gradients, owned=found_inf is None, flushes=flushes)
         if found is None:
             return state, None, None
-        made, due = found.state, is_due(tx, found.state)
-        whole = all(p is not None or q.grad is None for p, (_, q) in zip(old, named, strict=True))
-        norm = norm_before(found.before, found.after, tx) if whole else None
+        due = is_due(holder.tx, found.state)
         if found_inf is not None:
             goes_on = backend.compute(formulas.is_zero, found_inf)
             due = goes_on if due is True else due * goes_on
-            made = stateful.either(found.before, goes_on, made, state) if tx.stateful else made
+        whole = all(before is not None or p.grad is None for before, p in zip(old, parameters, strict=True))
+        norm = norm_before(found.before, found.after, holder.tx) if whole else None
         after = found.after.settled()
-        _write(named, old, after, due)
-        return in_place(state, made) if tx.stateful else made, norm, after
+        _write(parameters, old, after, due)
+        return next_state(found.before, state, found.state, found_inf), norm, after
 
 
-def _write(named: Named, old: Sequence[Any], after: Tree, due: Any) -> None:
+def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
     """Write the parameters with their transformed updates; stopped ones are restored."""
     stopped, rows = after.skipped(), []
     if stopped:
-        _private.foreach_copy_([local(named[i][1]) for i in stopped], [local(old[i]) for i in stopped])
+        _private.foreach_copy_([local(parameters[i]) for i in stopped], [local(old[i]) for i in stopped])
     for leaf, slot, owned in zip(after.leaves, after.source.kept, after.owned, strict=True):
         if slot not in stopped:
-            update, new = local(leaf), local(named[slot][1].detach())
+            update, new = local(leaf), local(parameters[slot].detach())
             # Half precision has wider updates, which may be written if no state holds them.
             rows.append((update, new, local(old[slot]), update if owned and update.dtype != new.dtype else new))
     together = place_of([row[0] for row in rows]) == DEVICE
