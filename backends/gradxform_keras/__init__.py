@@ -3,10 +3,10 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_keras._layers import GradientReversal, GradientTransform
-from gradxform_keras._recording import RecordSteps
-from gradxform_keras._wrap import paths_in as paths_in
-from gradxform_keras._wrap import wrap
+from gradxform_keras.layers import GradientReversal, GradientTransform
+from gradxform_keras.recording import RecordSteps
+from gradxform_keras.wrap import paths_in as paths_in
+from gradxform_keras.wrap import wrap
 
 __all__ = ["GradientReversal", "GradientTransform", "RecordSteps", "wrap"]
 

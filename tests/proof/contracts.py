@@ -61,9 +61,9 @@ SEAMS = {
     "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
     "jax.freeze": "gradxform_jax.optax:freeze",
     "jax.as_optax": "gradxform_jax.optax:as_optax",
-    "keras.wrap": "gradxform_keras._held:Held.transformed",
-    "keras.wrap, updates": "gradxform_keras._held:HeldUpdates.finish",
-    "keras.wrap, weight decay": "gradxform_keras._private:_moving",
+    "keras.wrap": "gradxform_keras.slots:Slots.transformed",
+    "keras.wrap, updates": "gradxform_keras.slots:Slots.finish",
+    "keras.wrap, weight decay": "gradxform_keras.private:_moving",
 }
 """The seams besides factories, primitives and the flat view; each is named here only."""
 

@@ -1,6 +1,6 @@
 """What Keras does not document and this package needs, in one place.
 
-Each name has a test in tests/backends/test_private.py that says what breaks when Keras changes it.
+Each name has a test in tests/backends/testprivate.py that says what breaks when Keras changes it.
 
 `apply` of an optimizer calls these steps in this order: ``_backend_apply_gradients``, ``_clip_gradients``,
 ``_apply_weight_decay``, ``_backend_update_step``, ``_update_model_variables_moving_average``. Keras has no public way
@@ -28,7 +28,7 @@ class Steps(Optimizer):
     """Mixin that transforms gradients, or updates, in the steps of an optimizer."""
 
     _gradxform: Any
-    """The `Held` of the optimizer."""
+    """The `Slots` of the optimizer."""
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         self._gradxform.begin([self._get_variable_index(variable) for variable in trainable_variables])
@@ -44,14 +44,13 @@ class Steps(Optimizer):
     def _apply_weight_decay(self, variables: Any) -> None:
         moving, decay = _moving(self, variables), super()._apply_weight_decay
         if moving:
-            self._gradxform.when_due(moving, lambda: decay(moving))
+            self._gradxform.when_due(self, lambda: decay(moving))
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         moving, update = _moving(self, trainable_variables), super()._backend_update_step
         grads = [gradient for gradient in grads if gradient is not None]
         if moving:
-            changed = [*moving, *self._gradxform.not_its_own(self._variables)]
-            self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
+            self._gradxform.when_due(self, lambda: update(grads, moving, learning_rate))
         self._gradxform.finish()
         if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
             self._gradxform.step.due = True
@@ -60,7 +59,7 @@ class Steps(Optimizer):
         if not self.use_ema:
             return
         averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
-        self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
+        self._gradxform.when_due(self, lambda: update(trainable_variables))
         for place in self._gradxform.step.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 

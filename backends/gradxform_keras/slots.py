@@ -1,4 +1,4 @@
-"""A transform whose state lives in an optimizer's variables."""
+"""The transform of an optimizer, whose state is in the optimizer's variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import numpy as np
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
 from gradxform.core.holder import GRADIENTS, UPDATES, Holder, with_updates
+from gradxform.core.leaves import put
 from gradxform.core.transform import hyperparameters
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_keras import _private
+from gradxform_keras import private
 
 
 class Step(threading.local):
@@ -40,14 +41,17 @@ class Step(threading.local):
     """And their values before the step; None if there is no gradient or nothing can change."""
 
 
-class Held:
-    """What an optimizer holds for its transform, hidden from Keras's attribute tracking."""
+class Slots:
+    """An optimizer's transform and its state, hidden from Keras's attribute tracking.
 
-    on = GRADIENTS
+    A transform of gradients runs before the step. For one of updates, variables are copied before the step, and moved
+    after it.
+    """
+
     holder: Holder
 
-    def __init__(self, tx: GradientTransformation) -> None:
-        self.tx, self.step = tx, Step()
+    def __init__(self, tx: GradientTransformation, on: str) -> None:
+        self.tx, self.on, self.step = tx, on, Step()
         self.backend = lookup.backend(keras.backend.backend())
         self.variables: Sequence[Any] = ()
         self._state: dict[str, Any] = {}
@@ -55,7 +59,7 @@ class Held:
 
     def build(self, optimizer: Any) -> None:
         """Create the variables of the initial state."""
-        self.variables = list(_private.variables_of(optimizer))
+        self.variables = list(private.variables_of(optimizer))
         self.holder = Holder(self.tx, self.backend, list(map(path_of, self.variables)), self.variables, sort=True)
         likes = [(v.shape, keras.backend.standardize_dtype(v.dtype)) for v in self.variables]
         first = self.holder.start(self.holder.init_like(likes))
@@ -64,14 +68,14 @@ class Held:
         }
         for value in hyperparameters(self.tx):  # so that JAX traces limits that are variables
             if isinstance(value, keras.Variable):
-                _private.track(optimizer, value)
+                private.track(optimizer, value)
 
     def _layout(self, leaf: Any, path: str) -> Any:
         """Sharding of a state leaf: like its variable, if the shapes agree."""
         own = [(len(key), i) for i, key in enumerate(self.holder.keys) if f"/{path}".endswith(f"/{key}")]
         variable = self.variables[max(own)[1]] if own else None
         alike = variable is not None and tuple(variable.shape) == tuple(leaf.shape)
-        return _private.layout_of(variable) if alike else None
+        return private.layout_of(variable) if alike else None
 
     def begin(self, given: Sequence[int]) -> None:
         """Begin a step with gradients of some variables; by default it applies."""
@@ -82,7 +86,7 @@ class Held:
         own = values(self.backend, self._state.values())
         return self.holder.state(dict(zip(self._state, self.backend.copied(own) if copied else own, strict=True)))
 
-    def summed(self, grads: Sequence[Any]) -> Sequence[Any]:
+    def _summed(self, grads: Sequence[Any]) -> Sequence[Any]:
         """One gradient per variable; sums over the replicas of a TensorFlow strategy."""
         given = dict(zip(self.step.given, grads, strict=True))
         slots: Sequence[Any] = [given.get(place) for place in range(len(self.variables))]
@@ -95,43 +99,84 @@ class Held:
     def transformed(self, grads: Sequence[Any]) -> list[Any]:
         """Transform the gradients and keep the new state; stopped gradients are None.
 
+        For a transform of updates: copy the variables, and return the gradients as they are, summed over replicas.
+
         Raises:
             ValueError: All variables are stopped.
         """
         if all(gradient is None for gradient in grads):
             return list(grads)
         with unrecorded(self.backend):
+            gradients = self._summed(grads)
+            if self.on == UPDATES:
+                self.step.gradients, self.step.old = gradients, self._copies(gradients)
+                return [gradients[place] for place in self.step.given]
             params = list(map(value_of, self.variables))
-            made = self.holder.step("keras.wrap", self.summed(grads), self.state(), params, self.step.flushes)
+            made = self.holder.step("keras.wrap", gradients, self.state(), params, self.step.flushes)
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
-            self.assign(made.state)
+            self._assign(made.state)
         return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
 
+    def _copies(self, gradients: Sequence[Any]) -> list[Any]:
+        """The values of the variables that have a gradient and may change; None for the others."""
+        now = values(self.backend, self.variables)
+        reached = self.holder.reached(now)
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None and reached[i]]
+        old = [now[i] for i in there]
+        return put([None] * len(now), there, old if self.backend.name == "jax" else self.backend.copied(old))
+
+    def finish(self) -> None:
+        """For a transform of updates: transform what the step has added, and assign the variables."""
+        old, gradients, self.step.old, self.step.gradients = self.step.old, self.step.gradients, (), ()
+        if not old:
+            return
+        with unrecorded(self.backend):
+            now = values(self.backend, self.variables)
+            made = self.holder.added(old, now, self.state(), gradients, flushes=self.step.flushes)
+            if made is None:
+                return
+            view, there = made.after.settled(), self.holder.positions(made.after.source.kept)
+            new, before = [now[i] for i in there], [old[i] for i in there]
+            moved = with_updates(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
+            self.step.stopped = set(self.holder.positions(view.skipped()))
+            ends = [b if i in self.step.stopped else m for i, b, m in zip(there, before, moved, strict=True)]
+            self._place([self.variables[i] for i in there], self.backend.cast(ends, before))
+            self._assign(made.state)
+
+    def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Assign variables; under a TensorFlow strategy in all replicas, which have computed the same values."""
+        if self.step.replicas > 1:
+            from gradxform_tensorflow import _replicas
+
+            _replicas.assign(list(map(value_of, variables)), values)
+            return
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
     def flush(self, optimizer: Any) -> None:
-        """Apply what an unfinished window holds."""
+        """Apply what an unfinished window holds; with a transform of updates, the optimizer takes no step."""
         check_waits("keras.wrap", self.tx)
+        zeros = [keras.ops.zeros_like(value_of(variable)) for variable in self.variables]
         self.step.flushes = True
         try:
-            self.apply(optimizer, [keras.ops.zeros_like(value_of(variable)) for variable in self.variables])
+            if self.on == GRADIENTS:
+                optimizer.apply(zeros, self.variables)
+            else:
+                self.begin(range(len(zeros)))
+                self.transformed(zeros)
+                self.finish()
         finally:
             self.step.flushes = False
 
-    def apply(self, optimizer: Any, zeros: Sequence[Any]) -> None:
-        """Take a step of the optimizer."""
-        optimizer.apply(zeros, self.variables)
-
-    def finish(self) -> None:
-        """End the update of the variables."""
-
     def restore(self, state: Any) -> None:
         """Continue with a state from elsewhere."""
-        self.assign(matched("keras.wrap", _untracked(state), self.state()))
+        self._assign(matched("keras.wrap", _untracked(state), self.state()))
 
-    def assign(self, state: Any) -> None:
+    def _assign(self, state: Any) -> None:
         for path, leaf in self.holder.arrays(state).items():
             self._state[path].assign(leaf)
 
-    def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
+    def when_due(self, optimizer: Any, update: Callable[[], Any]) -> None:
         """Run a function that changes variables, if the step applies."""
         due = self.step.due
         if due is True:
@@ -144,72 +189,16 @@ class Held:
         elif self.backend.name != "jax":
             keras.ops.cond(due, lambda: _nothing(update()), lambda: None)
         else:  # branches have no side effects
-            old = [variable.value for variable in variables]
+            before = [(variable, variable.value) for variable in (*self.variables, *optimizer.variables)]
             update()
-            for variable, value in zip(variables, old, strict=True):
-                variable.assign(keras.ops.where(due, variable.value, value))
-
-    def not_its_own(self, variables: Sequence[Any]) -> list[Any]:
-        """Variables outside the transform's state."""
-        own = set(map(id, self._state.values()))
-        return [variable for variable in variables if id(variable) not in own]
+            for variable, value in before:
+                if variable.value is not value:
+                    variable.assign(keras.ops.where(due, variable.value, value))
 
     def take_back(self, iterations: Any) -> None:
         """Uncount a step that did not apply."""
         if self.step.due is not True:
             iterations.assign_sub(keras.ops.where(self.step.due, 0, 1))
-
-
-class HeldUpdates(Held):
-    """The same for a transform of updates: variables are copied before the step, and moved after it."""
-
-    on = UPDATES
-
-    def transformed(self, grads: Sequence[Any]) -> list[Any]:
-        """Copy the variables, and return the gradients as they are, summed over replicas."""
-        with unrecorded(self.backend):
-            gradients, now = self.summed(grads), values(self.backend, self.variables)
-            reached = self.holder.reached(now)
-            there = [i for i, gradient in enumerate(gradients) if gradient is not None and reached[i]]
-            old = [now[i] for i in there]
-            kept = dict(zip(there, old if self.backend.name == "jax" else self.backend.copied(old), strict=True))
-        self.step.gradients, self.step.old = gradients, [kept.get(i) for i in range(len(now))]
-        return [gradients[place] for place in self.step.given]
-
-    def apply(self, optimizer: Any, zeros: Sequence[Any]) -> None:
-        """Transform updates of zero; the optimizer takes no step."""
-        self.begin(range(len(self.variables)))
-        self.transformed(zeros)
-        self.finish()
-
-    def finish(self) -> None:
-        """Transform what the step has added, and assign the variables."""
-        old, gradients, self.step.old, self.step.gradients = self.step.old, self.step.gradients, (), ()
-        with unrecorded(self.backend):
-            now = values(self.backend, self.variables)
-            made = self.holder.added(old, now, self.state(), gradients, flushes=self.step.flushes)
-            if made is None:
-                return
-            view, there = made.after.settled(), self.holder.positions(made.after.source.kept)
-            new, before = [now[i] for i in there], [old[i] for i in there]
-            moved = with_updates(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
-            self.step.stopped = set(self.holder.positions(view.skipped()))
-            ends = [b if i in self.step.stopped else m for i, b, m in zip(there, before, moved, strict=True)]
-            self._place([self.variables[i] for i in there], self.backend.cast(ends, before))
-            self.assign(made.state)
-
-    def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        """Assign variables; under a TensorFlow strategy in all replicas, which have computed the same values."""
-        if self.step.replicas > 1:
-            from gradxform_tensorflow import _replicas
-
-            _replicas.assign(list(map(value_of, variables)), values)
-            return
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-
-
-HELD = {GRADIENTS: Held, UPDATES: HeldUpdates}
 
 
 def _untracked(node: Any) -> Any:

@@ -13,9 +13,9 @@ from gradxform.backend.errors import instead, short
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, check_place
 from gradxform.core.where import path_of
-from gradxform_keras import _private
-from gradxform_keras._expression import registered, restored, warn_if_unsaved, written
-from gradxform_keras._held import HELD, Held
+from gradxform_keras import private
+from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
+from gradxform_keras.slots import Slots
 
 _BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -90,7 +90,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             name=optimizer.name,
         )
         if optimizer.built:
-            made.build(_private.variables_of(optimizer))
+            made.build(private.variables_of(optimizer))
     else:
         made = _remade(optimizer, tx, on)
     for new, old in zip(made.variables, optimizer.variables, strict=False):  # the transform's variables come last
@@ -132,19 +132,19 @@ def paths_in(given: Any) -> list[str] | None:
         return None
     if not given.built:
         raise ValueError(f"paths: {given.name} is not built and has no variables; call build, or take a step")
-    variables = given.trainable_variables if isinstance(given, keras.Layer) else _private.variables_of(given)
+    variables = given.trainable_variables if isinstance(given, keras.Layer) else private.variables_of(given)
     return [path_of(variable) for variable in variables]
 
 
 # --- wrapped optimizers ----------------------------------------------------------------------------------------
 
 
-class Transforming(_private.Steps):
+class Transforming(private.Steps):
     """Mixin that applies a transform where Keras clips gradients, or to the updates."""
 
     _base: Any
     """Class of the wrapped optimizer."""
-    _gradxform: Held
+    _gradxform: Slots
 
     @property
     def gradient_transformation(self) -> GradientTransformation:
@@ -214,13 +214,13 @@ registered("Transforming")(Transforming)
 
 
 def _unpickled(base: Any, buffer: Any) -> Any:
-    return _private.unpickled(base, buffer)
+    return private.unpickled(base, buffer)
 
 
 @functools.cache
 def _derived(base: Any) -> Any:
     """The class of wrapped optimizers for an optimizer class."""
-    missing = _private.missing_steps(base)
+    missing = private.missing_steps(base)
     if missing:
         raise RuntimeError(f"keras.wrap: Keras {keras.__version__} lacks {', '.join(missing)}; install another version")
     own = {"__module__": __name__, "__doc__": base.__doc__, "_base": base}
@@ -238,12 +238,12 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
-    made._gradxform = HELD[on](tx)
+    made._gradxform = Slots(tx, on)
     for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
             setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
     if optimizer.built:
-        made.build(_private.variables_of(optimizer))
+        made.build(private.variables_of(optimizer))
     return made
 
 
@@ -271,14 +271,14 @@ def _container(value: Any) -> type[Any] | None:
 
 def _is_keras_s(name: str, value: Any) -> bool:
     """Whether an attribute is Keras's bookkeeping about variables, which the new optimizer makes itself."""
-    if _private.is_bookkeeping(name) or name.startswith("_gradxform"):
+    if private.is_bookkeeping(name) or name.startswith("_gradxform"):
         return True
     return any(isinstance(leaf, (keras.Variable, keras.optimizers.Optimizer)) for leaf in keras.tree.flatten(value))
 
 
 def _options(optimizer: Any) -> dict[str, Any]:
-    rate = _private.learning_rate_of(optimizer)
+    rate = private.learning_rate_of(optimizer)
     if not callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return dict(optimizer.get_config())
-    with _private.without_learning_rate(optimizer):  # a function is passed on, not serialized
+    with private.without_learning_rate(optimizer):  # a function is passed on, not serialized
         return {**optimizer.get_config(), "learning_rate": rate}

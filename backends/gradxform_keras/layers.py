@@ -8,7 +8,7 @@ import keras
 
 from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
 from gradxform.core import arguments
-from gradxform_keras._expression import registered, restored, warn_if_unsaved, written
+from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
 
 
 @registered("GradientTransform")
