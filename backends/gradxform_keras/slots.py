@@ -83,7 +83,7 @@ class Slots:
 
     def state(self, copied: bool = False) -> Any:
         """The current state, as backend arrays or copies."""
-        own = values(self.backend, self._state.values())
+        own = _values(self.backend, self._state.values())
         return self.holder.state(dict(zip(self._state, self.backend.copied(own) if copied else own, strict=True)))
 
     def _summed(self, grads: Sequence[Any]) -> Sequence[Any]:
@@ -106,12 +106,12 @@ class Slots:
         """
         if all(gradient is None for gradient in grads):
             return list(grads)
-        with unrecorded(self.backend):
+        with _unrecorded(self.backend):
             gradients = self._summed(grads)
             if self.on == UPDATES:
                 self.step.gradients, self.step.old = gradients, self._copies(gradients)
                 return [gradients[place] for place in self.step.given]
-            params = list(map(value_of, self.variables))
+            params = list(map(_value_of, self.variables))
             made = self.holder.step("keras.wrap", gradients, self.state(), params, self.step.flushes)
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
             self._assign(made.state)
@@ -119,7 +119,7 @@ class Slots:
 
     def _copies(self, gradients: Sequence[Any]) -> list[Any]:
         """The values of the variables that have a gradient and may change; None for the others."""
-        now = values(self.backend, self.variables)
+        now = _values(self.backend, self.variables)
         reached = self.holder.reached(now)
         there = [i for i, gradient in enumerate(gradients) if gradient is not None and reached[i]]
         old = [now[i] for i in there]
@@ -130,8 +130,8 @@ class Slots:
         old, gradients, self.step.old, self.step.gradients = self.step.old, self.step.gradients, (), ()
         if not old:
             return
-        with unrecorded(self.backend):
-            now = values(self.backend, self.variables)
+        with _unrecorded(self.backend):
+            now = _values(self.backend, self.variables)
             made = self.holder.added(old, now, self.state(), gradients, flushes=self.step.flushes)
             if made is None:
                 return
@@ -148,7 +148,7 @@ class Slots:
         if self.step.replicas > 1:
             from gradxform_tensorflow import _replicas
 
-            _replicas.assign(list(map(value_of, variables)), values)
+            _replicas.assign(list(map(_value_of, variables)), values)
             return
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -156,7 +156,7 @@ class Slots:
     def flush(self, optimizer: Any) -> None:
         """Apply what an unfinished window holds; with a transform of updates, the optimizer takes no step."""
         check_waits("keras.wrap", self.tx)
-        zeros = [keras.ops.zeros_like(value_of(variable)) for variable in self.variables]
+        zeros = [keras.ops.zeros_like(_value_of(variable)) for variable in self.variables]
         self.step.flushes = True
         try:
             if self.on == GRADIENTS:
@@ -226,17 +226,17 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
     )
 
 
-def values(backend: Any, variables: Iterable[Any]) -> Sequence[Any]:
+def _values(backend: Any, variables: Iterable[Any]) -> Sequence[Any]:
     """The current values of variables."""
-    found = list(map(value_of, variables))
+    found = list(map(_value_of, variables))
     return found if backend.dense is None else backend.dense(found)[0]
 
 
-def value_of(variable: Any) -> Any:
+def _value_of(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def unrecorded(backend: Any) -> Any:
+def _unrecorded(backend: Any) -> Any:
     """Do not record gradients: PyTorch would keep each step's graph in the state."""
     if backend.name != "torch":
         return contextlib.nullcontext()

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform.backend.errors import instead, short
+from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, check_place
 from gradxform.core.where import path_of
@@ -103,10 +103,7 @@ def _checked(optimizer: Any) -> Any:
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"keras.wrap: optimizer must be a Keras 3 optimizer, got {short(optimizer)} of type "
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}{instead(optimizer)}"
-        )
+        raise wrong_type("keras.wrap", "a Keras 3 optimizer", optimizer)
     if isinstance(optimizer, Transforming):
         raise TypeError(
             f"keras.wrap: {optimizer.name} is wrapped already, with {optimizer.gradient_transformation!r}; wrap an "
@@ -200,8 +197,8 @@ class Transforming(private.Steps):
         return own if self._gradxform.on == GRADIENTS else {**own, "on": self._gradxform.on}
 
     def __reduce__(self) -> Any:
-        """Pickle like the optimizer's own class, by a function of this module that a new process imports."""
-        return _unpickled, (self._base, *super().__reduce__()[1])
+        """Pickle like the optimizer's own class, by a function of this package that a new process imports."""
+        return private.unpickled, (self._base, *super().__reduce__()[1])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -211,10 +208,6 @@ class Transforming(private.Steps):
 
 
 registered("Transforming")(Transforming)
-
-
-def _unpickled(base: Any, buffer: Any) -> Any:
-    return private.unpickled(base, buffer)
 
 
 @functools.cache
@@ -236,7 +229,7 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     except TypeError as error:
         raise TypeError(f"keras.wrap: {base.__name__} cannot be rebuilt from its get_config(): {error}") from error
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
-        if not _is_keras_s(name, value) and vars(made).get(name) is not value:
+        if not _is_bookkeeping(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
     made._gradxform = Slots(tx, on)
     for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
@@ -269,7 +262,7 @@ def _container(value: Any) -> type[Any] | None:
     return next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
 
 
-def _is_keras_s(name: str, value: Any) -> bool:
+def _is_bookkeeping(name: str, value: Any) -> bool:
     """Whether an attribute is Keras's bookkeeping about variables, which the new optimizer makes itself."""
     if private.is_bookkeeping(name) or name.startswith("_gradxform"):
         return True

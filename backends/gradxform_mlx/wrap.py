@@ -9,7 +9,7 @@ from mlx.optimizers import Optimizer
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 
 from gradxform import GradientTransformation
-from gradxform.backend.errors import instead, short
+from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
 from gradxform.functions.convert import matched
@@ -66,10 +66,7 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
             "optimizer once, with chain(...)"
         )
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"mlx.wrap: optimizer must be an optimizer of mlx.optimizers, got {short(optimizer)} of type "
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}{instead(optimizer)}"
-        )
+        raise wrong_type("mlx.wrap", "an optimizer of mlx.optimizers", optimizer)
     return Transforming(optimizer, tx)
 
 

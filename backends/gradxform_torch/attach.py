@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.backend.errors import instead, short
+from gradxform.backend.errors import wrong_type
 from gradxform.backend.protocol import Row
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place
@@ -89,11 +89,8 @@ def attach(
     check_place("torch.attach", on, tx)
     own = unwrapped(optimizer)
     if not isinstance(own, torch.optim.Optimizer):
-        hint = "; hand in its optimizer" if hasattr(optimizer, "optimizer") else instead(optimizer)
-        raise TypeError(
-            f"torch.attach: expected a torch.optim optimizer, got {short(optimizer)} of type "
-            f"{type(optimizer).__name__}{hint}"
-        )
+        hint = "; hand in its optimizer" if hasattr(optimizer, "optimizer") else None
+        raise wrong_type("torch.attach", "a torch.optim optimizer", optimizer, hint)
     if names is not None:
         _name(own, named_in("torch.attach", tx, names))
     return Attached(own, tx, on)
@@ -131,6 +128,7 @@ class Attached:
 
     # A copy has these, since it is attached to nothing.
     _optimizer: Callable[[], torch.optim.Optimizer | None] = staticmethod(lambda: None)
+    """The optimizer; None if it is gone or the handle was removed."""
     _hooks: Sequence[Any] = ()
     _place: tuple[Sequence[str], Any] = (), None
     """The paths and the device of the parameters that the state is for."""
@@ -151,11 +149,9 @@ class Attached:
         holder = holder_of(tx, named_of(optimizer))
         self._place, self._state = _place_of(holder), first_state(holder)
         disable: Any = torch.compiler.disable
-        if on == GRADIENTS:
-            self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
-        else:
-            before = optimizer.register_step_pre_hook(disable(self._before_updates))
-            self._hooks = [before, optimizer.register_step_post_hook(disable(self._after_updates))]
+        self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
+        if on == UPDATES:
+            self._hooks += [optimizer.register_step_post_hook(disable(self._after_step))]
         if tx.stateful:
             self._found(optimizer)
             self._hooks += [
@@ -189,7 +185,7 @@ class Attached:
 
     @property
     def paths(self) -> list[str]:
-        """Current paths of the optimizer's parameters; of the state if the optimizer is gone."""
+        """Current paths of the optimizer's parameters; of the state if it is attached to nothing."""
         optimizer = self._optimizer()
         return list(self._place[0]) if optimizer is None else paths_of(named_of(optimizer))
 
@@ -217,7 +213,7 @@ class Attached:
             ValueError: The handle was removed.
         """
         check_waits("torch.attach", self.tx)
-        optimizer = self._attached()
+        optimizer = self._optimizer()
         if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
         clear([parameter for _, parameter in named_of(optimizer)])
@@ -226,23 +222,23 @@ class Attached:
             if self.on == GRADIENTS:
                 optimizer.step()
             else:
-                self._before_updates(optimizer, (), {})
-                self._after_updates(optimizer, (), {})
+                self._before_step(optimizer, (), {})
+                self._after_step(optimizer, (), {})
         finally:
             self._flushes = False
 
     def remove(self) -> None:
         """Detach the transform from the optimizer."""
-        optimizer = self._attached()
+        optimizer = self._optimizer()
         if optimizer is not None:
             _attached[optimizer].remove(self)
         for hook in self._hooks:
             hook.remove()
-        self._hooks = ()
+        self._hooks, self._optimizer = (), Attached._optimizer
 
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
-        optimizer = self._attached()
+        optimizer = self._optimizer()
         if optimizer is None:
             return f"<torch.attach: {self.tx!r}, attached to nothing>"
         count, what = len(named_of(optimizer)), "updates of " * (self.on == UPDATES)
@@ -260,10 +256,6 @@ class Attached:
     def __getstate__(self) -> Any:
         """Copy the transform and its state; the copy is attached to nothing."""
         return {"tx": self.tx, "on": self.on, "_state": self._state}
-
-    def _attached(self) -> torch.optim.Optimizer | None:
-        """The optimizer; None if it is gone or the handle was removed."""
-        return self._optimizer() if self._hooks else None
 
     # --- states ------------------------------------------------------------------------------------------------------
 
@@ -337,9 +329,17 @@ class Attached:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if is_inner_call(optimizer) or is_for_show(optimizer, args, kwargs):
+        """Transform the gradients, in a closure after it has computed them; for updates, copy the parameters."""
+        if is_inner_call(optimizer):
+            return None
+        self._before = None
+        if is_for_show(optimizer, args, kwargs):
             return None
         closure = closure_of(args, kwargs)
+        if self.on == UPDATES:
+            holder = self._parameters(optimizer)
+            self._before = holder, copied(holder, closure is not None, self._is_recorded())
+            return None
         if closure is None:
             self._transform(optimizer)
             return None
@@ -375,16 +375,7 @@ class Attached:
             for parameter in holder.variables:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
 
-    def _before_updates(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Copy the parameters; the closure, which the step calls, computes the gradients later."""
-        if is_inner_call(optimizer):
-            return
-        self._before = None
-        if not is_for_show(optimizer, args, kwargs):
-            holder = self._parameters(optimizer)
-            self._before = holder, copied(holder, closure_of(args, kwargs) is not None, self._is_recorded())
-
-    def _after_updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Transform what the step has added."""
         if self._before is None or is_inner_call(optimizer):
             return

@@ -114,6 +114,14 @@ def instead(value: Any) -> str:
     return f"; {found.instead}" if found is not None else ""
 
 
+def wrong_type(what: str, expected: str, value: Any, hint: str | None = None) -> TypeError:
+    """Return the error for an argument of another type; by default it ends with what to write instead."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    end = instead(value) if hint is None else hint
+    return TypeError(f"{what}: expected {expected}, got {short(value)} of type {name}{end}")
+
+
 def not_an_array(path: str, leaf: Any, frameworks: Collection[str]) -> TypeError:
     """Return the error for a leaf that no framework owns."""
     where, kind, found = f"the leaf at {path!r}" if path else "this", type(leaf), misplaced(leaf)

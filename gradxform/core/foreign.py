@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gradxform.backend.errors import misplaced, short
+from gradxform.backend.errors import misplaced, wrong_type
 from gradxform.backend.lookup import holds_arrays, unwrapped
 from gradxform.core import align
 from gradxform.core.transform import Context, GradientTransformation, Traits
@@ -33,10 +33,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         return tx
     if not is_transformation(tx):
         hint = f"; the arguments are swapped: write {call}" if is_transformation(other) else _hint(tx)
-        raise TypeError(
-            f"{where}: expected a transformation or an object with init and update, got {short(tx)} of type "
-            f"{type(tx).__name__}{hint}"
-        )
+        raise wrong_type(where, "a transformation or an object with init and update", tx, hint)
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         params = context.params

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.backend.errors import short
+from gradxform.backend.errors import wrong_type
 from gradxform.core.transform import GradientTransformation
 
 _HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
@@ -46,10 +46,8 @@ def check(what: str, given: Any) -> None:
     hint = "; pass its optimizer" if hasattr(given, "optimizer") else ""  # a model of Keras, a scheduler of PyTorch
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
         hint = " before it is built: call build(variables), or run a step"
-    raise TypeError(
-        f"{what}: expected the state of a transformation, or what holds one (a tuple, train state, optimizer, handle); "
-        f"got {short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state{hint}"
-    )
+    expected = "the state of a transformation, or what holds one (a tuple, train state, optimizer, handle)"
+    raise wrong_type(what, expected, given, f", which holds no state{hint}")
 
 
 def _holds(node: Any) -> bool:

@@ -54,7 +54,7 @@ SEAMS = {
     "torch.apply_": "gradxform_torch.apply_:transformed",
     "torch.attach, saving": "gradxform_torch.attach:Attached._save",
     "torch.attach, hook": "gradxform_torch.attach:Attached._before_step",
-    "torch.attach, updates": "gradxform_torch.attach:Attached._after_updates",
+    "torch.attach, updates": "gradxform_torch.attach:Attached._after_step",
     "moved parameters": "gradxform.core.holder:_moved",
     "reached": "gradxform.core.transform:GradientTransformation.reached",
     "tensorflow.apply": "gradxform_tensorflow._apply:apply",
