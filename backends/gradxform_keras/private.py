@@ -9,8 +9,7 @@ to transform gradients after it unscales, sums and averages them.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -99,18 +98,14 @@ def layout_of(variable: Any) -> Any:
     return getattr(variable, "_layout", None)
 
 
-def learning_rate_of(optimizer: Any) -> Any:
-    """The learning rate as it was given; the public one is its current value."""
-    return optimizer._learning_rate
-
-
-@contextlib.contextmanager
-def without_learning_rate(optimizer: Any) -> Iterator[None]:
-    """Leave the learning rate out of an optimizer's configuration."""
+def options_of(optimizer: Any) -> dict[str, Any]:
+    """An optimizer's configuration, with a learning rate that is a function as it was given, not serialized."""
     rate = optimizer._learning_rate
+    if not callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return dict(optimizer.get_config())
     optimizer._learning_rate = None
     try:
-        yield
+        return {**optimizer.get_config(), "learning_rate": rate}
     finally:
         optimizer._learning_rate = rate
 

@@ -184,7 +184,9 @@ class Slots:
         elif self.step.replicas > 1:
             raise ValueError(
                 f"keras.wrap: {self.tx!r} skips steps, which an optimizer under a tf.distribute strategy with several "
-                "replicas cannot do; use a LossScaleOptimizer, or accumulate in your own loop"
+                "replicas cannot do; use a LossScaleOptimizer against infinities, or call a "
+                "gx.tensorflow.GradientProcessor in one strategy.run, and apply its gradients in another one if "
+                "gx.has_updated(processor)"
             )
         elif self.backend.name != "jax":
             keras.ops.cond(due, lambda: _nothing(update()), lambda: None)

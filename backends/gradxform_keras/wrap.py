@@ -225,12 +225,13 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     """Copy an optimizer, its options and its variables' values, with a transform inside."""
     base: Any = type(optimizer)
     try:
-        made = base.from_config.__func__(_derived(base), _options(optimizer))
+        made = base.from_config.__func__(_derived(base), private.options_of(optimizer))
     except TypeError as error:
         raise TypeError(f"keras.wrap: {base.__name__} cannot be rebuilt from its get_config(): {error}") from error
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_bookkeeping(name, value) and vars(made).get(name) is not value:
-            setattr(made, name, type_(value) if (type_ := _container(value)) else value)
+            own = next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
+            setattr(made, name, value if own is None else own(value))  # Keras ties its containers to one optimizer
     made._gradxform = Slots(tx, on)
     for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
@@ -257,21 +258,8 @@ def _of_inner(name: str) -> property:
     return property(get, put)
 
 
-def _container(value: Any) -> type[Any] | None:
-    """Plain copy of a list, dict or set: Keras ties its own containers to one optimizer."""
-    return next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
-
-
 def _is_bookkeeping(name: str, value: Any) -> bool:
     """Whether an attribute is Keras's bookkeeping about variables, which the new optimizer makes itself."""
     if private.is_bookkeeping(name) or name.startswith("_gradxform"):
         return True
     return any(isinstance(leaf, (keras.Variable, keras.optimizers.Optimizer)) for leaf in keras.tree.flatten(value))
-
-
-def _options(optimizer: Any) -> dict[str, Any]:
-    rate = private.learning_rate_of(optimizer)
-    if not callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        return dict(optimizer.get_config())
-    with private.without_learning_rate(optimizer):  # a function is passed on, not serialized
-        return {**optimizer.get_config(), "learning_rate": rate}

@@ -290,7 +290,8 @@ def _when(due: Any, optimizer: Any, pairs: Sequence[tuple[Any, Any]], variables:
     if context is None or context.num_replicas_in_sync > 1:
         raise ValueError(
             "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
-            "replicas cannot skip steps; skip or accumulate in your own loop, with gx.has_updated(processor)"
+            "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in another "
+            "one if gx.has_updated(processor)"
         )
     _build(optimizer, variables)
 

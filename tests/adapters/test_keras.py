@@ -95,6 +95,15 @@ def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_str
     assert "skips steps, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
 
 
+def test_what_the_errors_of_steps_that_cannot_be_left_out_say_to_write(under_a_strategy: Any) -> None:
+    refused, (_, _, processor) = under_a_strategy["refused"], under_a_strategy["processor"]
+    for error in (refused, processor):
+        assert "in one strategy.run" in error and "gx.has_updated(processor)" in error
+    assert under_a_strategy["in two runs"] == [-5.0, -10.0, 2]  # two steps, with momentum
+    assert "LossScaleOptimizer" in refused
+    assert under_a_strategy["scaled, skipped"] == [0.0, 0.0]
+
+
 def test_a_processor_leaves_the_optimizer_of_replicas_alone_where_it_can(under_a_strategy: Any) -> None:
     eager, compiled, refused = under_a_strategy["processor"]
     assert eager == [-2.0, -4.0]  # the sum of two replicas, once
@@ -123,8 +132,8 @@ def test_a_state_in_model_parallel_is_sharded_as_keras_shards_momentum() -> None
         assert leaves == kept[name], name
 
 
-@pytest.mark.parametrize("imported", [True, False])
-def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
+def test_a_fresh_process_needs_one_import_to_load_a_model(tmp_path: Path) -> None:
+    """Of `gradxform_keras`, directly or as `gx.keras`; without it, Keras's error ends with the package's name."""
     saved = str(tmp_path / "m.keras")
     make = (
         "import keras, gradxform as gx, gradxform_keras; scaled = keras.optimizers.LossScaleOptimizer; "
@@ -138,10 +147,11 @@ def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_pa
         f"import keras; tx = keras.saving.load_model({saved!r}).optimizer.gradient_transformation; "
         "print(tx.arguments[0][1].decay_rate)"
     )
-    done = run("jax", "-c", ("import gradxform_keras; " if imported else "") + load, check=imported)
-    if imported:
+    for start in ("import gradxform_keras; ", "import gradxform as gx; gx.keras; "):
+        done = run("jax", "-c", start + load)
         assert done.stdout.strip() == "0.5", done.stderr[-2000:]
-    else:
+    for start in ("", "import gradxform; "):
+        done = run("jax", "-c", start + load, check=False)
         assert "Could not locate class 'TransformingSGD'" in done.stderr
         assert done.stderr.strip().endswith("'registered_name': 'gradxform_keras>Transforming'}")
 

@@ -78,10 +78,10 @@ def optimizer(p: Any, keras: Any) -> Any:
     made, w, rate = keras.optimizers.SGD(lambda: 0.1, use_ema=True), keras.Variable(np.float32([1, 2])), lambda: 0.1
     made.build([w])
     p.track(made, limit := keras.Variable(1.0, trainable=False))
-    with p.without_learning_rate(other := keras.optimizers.SGD(rate)):
-        assert isinstance(other.get_config()["learning_rate"], float)
+    options = p.options_of(other := keras.optimizers.SGD(rate))
+    assert options["learning_rate"] is other._learning_rate is rate and options["momentum"] == 0.0
     assert (p.variables_of(made)[0] is w, made._get_variable_index(w), int(made._iterations)) == (True, 0, 0)
-    assert p.learning_rate_of(other) is rate and any(limit is v for v in made.variables) and p.layout_of(w) is None
+    assert any(limit is v for v in made.variables) and p.layout_of(w) is None
     assert made._model_variables_moving_average[0].shape == w.shape
     assert all(name in vars(made) and p.is_bookkeeping(name) for name in ("built", "_tracker", "_variables"))
     plain = keras.optimizers.SGD(0.1)
@@ -179,10 +179,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
     ),
     "torch muon_iteration": (BENCH, muon),
     "keras missing_steps Steps": ("keras.wrap refuses an optimizer", steps),
-    "keras variables_of track layout_of learning_rate_of without_learning_rate is_bookkeeping unpickled": (
-        "keras.wrap",
-        optimizer,
-    ),
+    "keras variables_of track layout_of options_of is_bookkeeping unpickled": ("keras.wrap", optimizer),
 }
 
 
