@@ -212,6 +212,8 @@ def transformed(
 def _gradients_of(holder: Holder) -> list[torch.Tensor | None]:
     """The gradients, one that parameters share only once."""
     gradients: list[torch.Tensor | None] = [parameter.grad for parameter in holder.variables]
+    if len(set(map(id, gradients))) == len(gradients):
+        return gradients
     first: dict[int, int] = {}
     return [gradient if first.setdefault(id(gradient), i) == i else None for i, gradient in enumerate(gradients)]
 
