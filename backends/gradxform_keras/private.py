@@ -66,7 +66,9 @@ class Steps(Optimizer):
         """Update the variables; a skipped step does not count."""
         self._gradxform.begin(())
         super().apply(grads, trainable_variables)
-        self._gradxform.take_back(self._iterations)
+        due = self._gradxform.step.due
+        if due is not True:
+            self._iterations.assign_sub(keras.ops.where(due, 0, 1))
 
 
 def _moving(optimizer: Any, variables: Sequence[Any]) -> list[Any]:

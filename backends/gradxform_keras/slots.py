@@ -197,11 +197,6 @@ class Slots:
                 if variable.value is not value:
                     variable.assign(keras.ops.where(due, variable.value, value))
 
-    def take_back(self, iterations: Any) -> None:
-        """Uncount a step that did not apply."""
-        if self.step.due is not True:
-            iterations.assign_sub(keras.ops.where(self.step.due, 0, 1))
-
 
 def _untracked(node: Any) -> Any:
     """A state in plain Python containers: Keras replaces containers that are set as attributes."""
