@@ -9,10 +9,16 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.leaves import put
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array
+from gradxform.numerics import Array, dtype_name
 
 _STATE = "Start again with tx.init(params), or pass the tree that the state was made for"
 """The advice for a state with other keys."""
+_CALLS = {
+    "parameters": "call tx.update(updates, state, params)",
+    "gradients": "write tx.update(..., gradients=gradients), in optax gx.jax.as_optax(tx); or "
+    "gx.torch.attach(optimizer, tx, on='updates'), or gx.keras.wrap likewise",
+}
+"""How a tree beside the updates is handed in."""
 
 
 class Aligned(NamedTuple):
@@ -33,9 +39,8 @@ class Aligned(NamedTuple):
         for i, leaf in zip(view.chosen, new, strict=True):
             slot = view.source.kept[i]
             old = leaves[slot]
-            if leaf.dtype != old.dtype:  # of a state that may be NumPy's
-                old = old if isinstance(old, backend.types) else backend.xp.asarray(old)
-                leaf = leaf if backend.dtype(leaf) == backend.dtype(old) else backend.cast([leaf], [old])[0]
+            if leaf.dtype != old.dtype and backend.dtype(leaf) != dtype_name(old):  # of a state that may be NumPy's
+                leaf = backend.cast([leaf], [backend.xp.asarray(old)])[0]
             leaves[slot] = leaf
         return self.tree(backend, leaves)
 
@@ -100,34 +105,22 @@ def of_state(view: Tree, tree: Any, what: str) -> tuple[list[Array], Aligned]:
     return _active(view, found, ("the gradients", what), _STATE), found
 
 
-def params(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
-    """Return the parameters that match the active leaves.
+def beside(view: Tree, tree: Any, transform: str, what: str) -> Sequence[Array]:
+    """Return the leaves of another tree that match the active leaves, sharded like these.
+
+    Args:
+        view: the gradients; if the other tree has gradients, the updates.
+        tree: the other tree.
+        transform: the transform that needs it.
+        what: "parameters" or "gradients".
 
     Raises:
-        ValueError: no parameters, or parameters of another structure.
+        ValueError: no tree, or one of another structure.
     """
     if tree is None:
-        raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
-    names = "the gradients", f"{transform}: the parameters"
-    return _beside(view, tree, names, "Pass the parameters of these gradients")
-
-
-def gradients(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
-    """Return the gradients that match the active leaves, which are updates.
-
-    Raises:
-        ValueError: no gradients, or gradients of another structure.
-    """
-    if tree is None:
-        raise ValueError(
-            f"{transform} needs the gradients beside the updates: write tx.update(..., gradients=gradients), in optax "
-            "gx.jax.as_optax(tx); or gx.torch.attach(optimizer, tx, on='updates'), or gx.keras.wrap likewise"
-        )
-    return _beside(view, tree, ("the updates", f"{transform}: the gradients"), "Pass the gradients of these updates")
-
-
-def _beside(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> Sequence[Array]:
-    """Return the leaves of another tree that match the active leaves, sharded like these."""
+        raise ValueError(f"{transform} needs the {what}: {_CALLS[what]}")
+    own = "updates" if what == "gradients" else "gradients"
+    names, advice = (f"the {own}", f"{transform}: the {what}"), f"Pass the {what} of these {own}"
     found = _active(view, aligned(view, tree, names, advice), names, advice)
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
@@ -142,8 +135,7 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
     found = [other.leaves[source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
-            one = "an update" if own == "the updates" else "a gradient"
-            raise ValueError(f"{what} have None at {source.path(i)!r}, where there is {one}. {advice}")
+            raise ValueError(f"{what} have None at {source.path(i)!r}, where {own} have an array. {advice}")
     if not lookup.belong(backend, set(map(type, found))):
         asarray = backend.xp.asarray  # of a NumPy array, or of the value of a variable
         found = [x if isinstance(x, backend.types) else asarray(getattr(x, "value", x)) for x in found]

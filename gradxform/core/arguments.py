@@ -20,7 +20,7 @@ A factory argument with this annotation may also be a function of the step.
 
 
 def static(value: Any) -> bool:
-    """Whether a hyperparameter is a plain number, not an array of a framework."""
+    """Whether a number is known on the host, not in an array of a framework."""
     return isinstance(value, (bool, int, float, np.number))
 
 
@@ -28,26 +28,22 @@ def number(transform: str, name: str, value: Any, least: float = -_INF, most: fl
     """Check a hyperparameter that may be any number in a range, but not NaN; arrays are not read."""
     plain = isinstance(value, (int, float)) or misplaced(value) is not None  # a model of Keras has a dtype
     dtype = "" if plain else str(getattr(value, "dtype", ""))
+    must = f"{transform}: {name} must be a real number or a 0-d array"
     if isinstance(value, (bool, type)) or not (static(value) or dtype) or "bool" in dtype or "complex" in dtype:
         what = f"dtype {dtype}" if dtype else f"type {type(value).__name__}"
-        raise TypeError(
-            f"{transform}: {name} must be a real number or a 0-d array of them, got {short(value)} of {what}"
-            + _hint(transform, name, value)
-        )
+        raise TypeError(f"{must}, got {short(value)} of {what}{_hint(transform, name, value)}")
     if not static(value):
         shape = getattr(value, "shape", ())
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
-            raise ValueError(
-                f"{transform}: {name} must be a number or a 0-d array, got shape {tuple(shape)}"
-                + _hint(transform, name, value)
-            )
+            raise ValueError(f"{must}, got shape {tuple(shape)}{_hint(transform, name, value)}")
         return value
-    if value != value:
-        raise ValueError(f"{transform}: {name} must not be NaN")
-    if not least <= value <= most:
-        allowed = f"at least {least:g}" if most == _INF else f"between {least:g} and {most:g}"
-        raise ValueError(f"{transform}: {name} must be {allowed}, got {value!r}")
-    return _float(transform, name, value)
+    if not least <= value <= most:  # NaN is in no range
+        allowed = f"be at least {least:g}" if most == _INF else f"be between {least:g} and {most:g}"
+        raise ValueError(f"{transform}: {name} must {'not be NaN' if value != value else allowed}, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
 
 
 def limit(transform: str, name: str, value: Any) -> Scalar:
@@ -70,13 +66,6 @@ def _hint(transform: str, name: str, value: Any) -> str:
     if holds_arrays(value):
         return f"; gradients come later: tx = gx.{transform}({name}), then tx(gradients)"
     return instead(value)
-
-
-def _float(transform: str, name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
 
 
 def integer(transform: str, name: str, value: Any, least: int | None = None) -> int:
@@ -106,10 +95,9 @@ def order(transform: str, value: Any) -> float:
     if value is None:
         return 2.0
     if not static(value) or isinstance(value, bool):
-        raise TypeError(f"{transform}: ord must be a Python number, got {value!r} of type {type(value).__name__}")
-    if not value >= 1:
-        raise ValueError(f"{transform}: ord must be at least 1 (or float('inf')), got {value!r}")
-    return _float(transform, "ord", value)
+        what = f"{value!r} of type {type(value).__name__}"
+        raise TypeError(f"{transform}: ord must be a Python number, such as 1 or float('inf'), got {what}")
+    return number(transform, "ord", value, 1.0)
 
 
 def axes(transform: str, value: Any) -> tuple[int, ...] | None:
@@ -126,6 +114,5 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
 
 def bound(transform: str, name: str, value: Any) -> Any:
     """Check a bound of elements: None, a number except NaN, or an array."""
-    if value is None or (hasattr(value, "shape") and not static(value)):
-        return value
-    return number(transform, name, value)
+    is_array = hasattr(value, "shape") and not static(value)
+    return value if value is None or is_array else number(transform, name, value)

@@ -31,7 +31,9 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
     """
 
     def decorated(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
-        name, signature, scalars = make.__name__, inspect.signature(make), schedulable(make)
+        name, signature = make.__name__, inspect.signature(make, eval_str=True)
+        kinds = {key: each.annotation for key, each in signature.parameters.items()}
+        scalars = {key for key, kind in kinds.items() if Scalar in (kind, *get_args(kind))}  # which may be schedules
 
         @functools.wraps(make)
         def checked(**given: Any) -> GradientTransformation:
@@ -59,13 +61,6 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
     return decorated
 
 
-@functools.cache
-def schedulable(make: Callable[..., Any]) -> frozenset[str]:
-    """The names of the arguments annotated as `Scalar`, which may be schedules."""
-    given = inspect.signature(make, eval_str=True).parameters.values()
-    return frozenset(each.name for each in given if Scalar in (each.annotation, *get_args(each.annotation)))
-
-
 def _is_schedule(value: Any) -> bool:
     return callable(value) and not isinstance(value, (type, GradientTransformation)) and errors.misplaced(value) is None
 
@@ -81,24 +76,17 @@ def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> l
         elif _is_default(name, value, parameter.default):
             positional = False
         else:
-            value = _chosen(name, _plain(value))
+            value = recorded(_plain(value)) if name in ("where", "replicated") else _plain(value)
             found.append((None if positional and parameter.kind is not parameter.KEYWORD_ONLY else name, value))
     return found
 
 
-def _chosen(name: str, value: Any) -> Any:
-    """Wrap variables among the arguments, which are compared by identity."""
-    if name == "rules":
-        return {recorded(where): tx for where, tx in value.items()} if type(value) is dict else value
-    return recorded(value) if name in ("where", "replicated") else value
-
-
 def _plain(value: Any) -> Any:
-    """Convert NumPy scalars to Python numbers, and copy containers."""
+    """Convert NumPy scalars to Python numbers, and copy containers; wrap variables that are keys of rules."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
+        return {recorded(key): _plain(item) for key, item in value.items()}
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 

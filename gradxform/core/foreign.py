@@ -49,9 +49,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         return view.dense(integers=True).given([new[i] for i in view.chosen]).lent(), state
 
     def start(params: Any) -> Any:
-        if isinstance(params, Tree):  # a view without leaves has None everywhere
-            params = params.tree() if params.leaves else params.scoped_tree()
-        return tx.init(params)
+        return tx.init(params.scoped_tree() if isinstance(params, Tree) else params)
 
     label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
     stage = next((_STAGES[word] for word in _STAGES if word in label), "")

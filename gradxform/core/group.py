@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.backend.protocol import Backend, Devices
+from gradxform.backend.protocol import Backend, Devices, Row
 from gradxform.numerics import Array, formulas, norms, sums
 
 Mask = tuple[bool, ...]
@@ -25,16 +25,10 @@ class Group(NamedTuple):
     axis: Any
     by_leaf: bool
     """Whether each device has a slice of every leaf, instead of its own leaves."""
-    replicated: Mask | None
-    """For each slot of the tree, whether its leaf is replicated; None if no leaf is."""
-    alike: bool
-    """Whether the trees of all devices have the same structure."""
     traced: bool
     """Whether one program is traced for all devices; then dtypes and None agree on all of them."""
-
-    def replicates(self, slot: int) -> bool:
-        """Whether the leaf of a slot is replicated."""
-        return self.replicated is not None and self.replicated[slot]
+    replicated: frozenset[int] | None = None
+    """The slots of the tree whose leaves are replicated; None if no device has such leaves."""
 
 
 def devices_of(backend: Backend, axis: Any) -> Devices:
@@ -49,7 +43,7 @@ def devices_of(backend: Backend, axis: Any) -> Devices:
 
 
 def whole(
-    backend: Backend, groups: Sequence[Group], asked: Sequence[tuple[Own, float]], masks: Sequence[Mask], like: Any
+    backend: Backend, groups: Sequence[Group], asked: Sequence[tuple[Own, float]], masks: Sequence[Mask], leaves: Row
 ) -> Array:
     """Combine numbers over all devices of some groups; return a vector with those of one mask after another.
 
@@ -58,7 +52,7 @@ def whole(
         groups: the groups, the outermost first.
         asked: for each number, the function that computes this device's part, and the order of the norm.
         masks: for each slot, whether its leaf takes part.
-        like: a leaf; None if there is none.
+        leaves: of this device, which its numbers are on.
     """
     if not groups:
         own = [compute(mask) if any(mask) else 0.0 for mask in masks for compute, _ in asked]
@@ -67,29 +61,28 @@ def whole(
     orders, parts = tuple(float(ord) for _ in masks for _, ord in asked), masks
     if outer.replicated is not None:
         parts = [_where(mask, outer.replicated, kind) for kind in (False, True) for mask in masks]
-    found = _combined(backend, outer, whole(backend, inner, asked, parts, like), orders, like)
+    found = _combined(backend, outer, whole(backend, inner, asked, parts, leaves), orders, leaves)
     return found if parts is masks else backend.compute(_total, found, orders=orders)
 
 
-def _where(mask: Mask, replicated: Mask, kind: bool) -> Mask:
+def _where(mask: Mask, replicated: frozenset[int], kind: bool) -> Mask:
     """Restrict a mask to replicated leaves, or to the others."""
-    return tuple(there and own is kind for there, own in zip(mask, replicated, strict=True))
+    return tuple(there and (slot in replicated) is kind for slot, there in enumerate(mask))
 
 
 def of_slots(
-    backend: Backend, group: Group, count: int, vectors: Sequence[tuple[Array, float]], like: Array | None
+    backend: Backend, group: Group, count: int, vectors: Sequence[tuple[Array, float]], leaves: Row
 ) -> list[Array]:
     """Combine vectors with a number for each of `count` slots over all devices of a group, with one collective."""
-    same = group.replicated or (False,) * count
-    orders = [math.inf if alike else float(ord) for _, ord in vectors for alike in same]
-    found = _combined(backend, group, backend.compute(_joined, *[vector for vector, _ in vectors]), orders, like)
+    orders = [math.inf if i in (group.replicated or ()) else float(ord) for _, ord in vectors for i in range(count)]
+    found = _combined(backend, group, backend.compute(_joined, *[vector for vector, _ in vectors]), orders, leaves)
     parts = [tuple(range(start, start + count)) for start in range(0, len(orders), count)]
     return [backend.compute(formulas.take, found, index=part) for part in parts]
 
 
-def _combined(backend: Backend, group: Group, numbers: Array, orders: Sequence[float], like: Array | None) -> Array:
+def _combined(backend: Backend, group: Group, numbers: Array, orders: Sequence[float], leaves: Row) -> Array:
     """Combine numbers as norms; those beyond the orders are of replicated leaves, which are equal where they are."""
-    rows = devices_of(backend, group.axis).all_gather(numbers, group.axis, like)
+    rows = devices_of(backend, group.axis).all_gather(numbers, group.axis, leaves[0] if leaves else None)
     more = (math.inf,) * (rows.shape[1] - len(orders))
     return backend.compute(norms_over, rows, orders=(*orders, *more))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,8 +21,6 @@ NARROW = frozenset({"float16", "bfloat16"})
 _FLOATING = "gradients must be floating-point or complex; cast it, or exclude it with masked(...) or None"
 Paths = Callable[[], list[str]]
 """Finds the paths of all slots, when they are needed."""
-Rebuild = Callable[[Array], Array] | None
-"""Makes the values of a leaf sparse again; None if it is dense."""
 
 
 class Source(NamedTuple):
@@ -37,8 +35,8 @@ class Source(NamedTuple):
     """The names of these leaves' dtypes, in the input and in the result."""
     kinds: frozenset[str]
     """The set of dtypes."""
-    rebuild: tuple[Rebuild, ...] | None
-    """One per leaf; None if all are dense."""
+    rebuild: tuple[Callable[[Array], Array] | None, ...] | None
+    """What makes the values of each leaf sparse again, None for a dense one; None if all are dense."""
     find_paths: Paths
     owners: Sequence[Any] | None = None
     """The variables or parameters of the slots, if an adapter knows them."""
@@ -72,13 +70,13 @@ class Leaves(NamedTuple):
     owned: Mask
     """Leaves that may be written in place: all in an in-place run, else the ones made by a transform."""
     measured: dict[Any, Any]
-    """Norms of this device's leaves, without pending factors, by order."""
-    stopped: Mask = ()
-    """Empty if no leaf is stopped."""
+    """Norms of this device's leaves without pending factors, and the positions for which they are known, by order."""
+    stopped: frozenset[int] = frozenset()
+    """The positions of the stopped leaves."""
     factor: Array | float | None = None
     """What the leaves are still to be multiplied by: a number, or a vector with one number per leaf."""
-    due: Mask = ()
-    """Leaves that the factor may change; it is 1 for the others. Empty if it may change all."""
+    due: frozenset[int] = frozenset()
+    """The positions of the leaves that the factor may change; it is 1 for the others."""
     groups: tuple[Group, ...] = ()
     """The groups of devices that hold parts of the tree, outermost first."""
 
@@ -135,16 +133,14 @@ class Leaves(NamedTuple):
         """Restore the scope of the view that this one was focused from; stopped leaves stay holes."""
         if self.scope is outer.scope:
             return self
-        chosen = [i for i in outer.scope if not self.stopped[i]] if self.stopped else outer.scope
+        chosen = [i for i in outer.scope if i not in self.stopped] if self.stopped else outer.scope
         return self._replace(scope=outer.scope, chosen=chosen)
 
     def stop(self) -> Self:
         """Stop the active leaves: zeros in the result, holes for later transforms; adapters may skip them."""
-        chosen = self.active
-        stopped = tuple(map(operator.or_, self.stopped, chosen)) if self.stopped else chosen
-        return self._replace(stopped=stopped, chosen=())
+        return self._replace(stopped=self.stopped.union(self.chosen), chosen=())
 
-    def mask(self, places: Sequence[int]) -> Mask:
+    def mask(self, places: Collection[int]) -> Mask:
         """Return the mask of some leaves."""
         return tuple(put([False] * len(self.leaves), places, [True] * len(places)))
 
@@ -173,17 +169,14 @@ class Leaves(NamedTuple):
         self.check()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
-        before, due = self.factor, self.due[:0]
+        before = self.factor
         if len(self.chosen) < len(self.leaves):
-            due = self.active
-            factor = self.backend.compute(formulas.where_active, factor, active=due)
-            if before is not None:
-                due = tuple(map(operator.or_, self.due, due)) if self.due else ()
+            factor = self.backend.compute(formulas.where_active, factor, active=self.active)
         if isinstance(before, float) and isinstance(factor, (int, float)):
             factor = before * factor  # stays known
         elif before is not None:
             factor = self.backend.compute(formulas.product, before, factor)
-        return self._replace(factor=factor, due=due)
+        return self._replace(factor=factor, due=self.due.union(self.chosen))
 
     # --- new leaves ----------------------------------------------------------------------------------------------
 
@@ -220,10 +213,8 @@ class Leaves(NamedTuple):
             return self
         leaves, factor, due = put(self.leaves, places, new), self.factor, self.due
         if applied and factor is not None:
-            replaced = self.mask(places)
-            due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))
-            keep = tuple(map(operator.not_, replaced))
-            factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
+            due = due.difference(places)
+            factor = self.backend.compute(formulas.where_active, factor, active=self.mask(due)) if due else None
         owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
         return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured={})
 
@@ -234,10 +225,6 @@ class Leaves(NamedTuple):
     def is_owned(self, places: Sequence[int]) -> bool:
         """Whether all of some leaves may be written in place."""
         return all([self.owned[i] for i in places])
-
-    def is_wide(self, i: int) -> bool:
-        """Whether the values of a leaf have another dtype than it had in the input."""
-        return bool(self.leaves[i].dtype != self.source.given(i).dtype)
 
     def factors(self, places: Sequence[int]) -> Any:
         """Return the pending factors of some leaves; None if nothing is pending."""
@@ -251,11 +238,10 @@ class Leaves(NamedTuple):
         """Return the transformed leaves of the original tree, with None and float0 in place."""
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
-            leaves = self._multiplied(self.live(self.stopped))
+            leaves = self._multiplied(every)
         leaves = self.backend.as_given(list(map(source.given, every)), list(self._narrowed(every, leaves)))
         if self.stopped:
-            halted = [i for i in every if self.stopped[i]]
-            leaves = put(leaves, halted, self.backend.zeros([leaves[i] for i in halted]))
+            leaves = put(leaves, self.stopped, self.backend.zeros([leaves[i] for i in self.stopped]))
         if source.rebuild is not None:
             rebuilds = zip(leaves, source.rebuild, strict=True)
             leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
@@ -272,31 +258,25 @@ class Leaves(NamedTuple):
     def scoped_view(self) -> Self:
         """Return the view of `scoped_tree`, with the same paths. Without leaves, it keeps all slots."""
         source = self.source
-        given = source.structure, source.find_paths
-        found = self.of(self.backend, self._scoped_slots(), *given, owners=source.owners)
+        found = self.of(self.backend, self._scoped_slots(), source.structure, source.find_paths, owners=source.owners)
         if not found.leaves:
             found = found._replace(source=found.source._replace(slots=source.slots))
         return found._replace(groups=self.groups)
 
     def _scoped_slots(self) -> list[Any]:
-        results, kept = self.settled()._replace(factor=None, due=()).results(), self.source.kept
+        results, kept = self.settled()._replace(factor=None).results(), self.source.kept
         slots = [kept[i] for i in self.scope]
         return put([None] * len(results), slots, [results[slot] for slot in slots])
 
     def skipped(self) -> set[int]:
         """Return the slots of the stopped leaves, for adapters that can skip a variable."""
-        return {slot for slot, stopped in zip(self.source.kept, self.stopped, strict=False) if stopped}
-
-    def live(self, stopped: Mask) -> Sequence[int]:
-        """Return the positions of the leaves that are not stopped."""
-        every = range(len(self.leaves))
-        return [i for i in every if not stopped[i]] if stopped else every
+        return {self.source.kept[i] for i in self.stopped}
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
-        """Return all leaves, some of them multiplied by their pending factors."""
-        due = [i for i in places if self.due[i]] if self.due else places
+        """Return all leaves, some of them, unless stopped, multiplied by their pending factors."""
+        due = [i for i in places if i in self.due and i not in self.stopped]
         if not due:
             return self.leaves
         if len(due) == len(self.leaves):
@@ -315,7 +295,7 @@ class Leaves(NamedTuple):
         return put(leaves, wide, self.backend.cast([leaves[n] for n in wide], [given[n] for n in wide]))
 
 
-def put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+def put(items: Sequence[Any], places: Collection[int], new: Sequence[Any]) -> list[Any]:
     """Return the items with new ones in some places."""
     out = list(items)
     for place, item in zip(places, new, strict=True):
@@ -345,10 +325,8 @@ def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Ar
             raise TypeError(f"the leaf at {path!r} cannot be an array of {backend.name}: {error}") from error
     if found is None:
         raise not_an_array(path, leaf, known())
-    other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
-    if other is None:
-        raise TypeError(f"the leaf at {path!r} belongs to {found.name} ({kind}); expected an array of {backend.name}")
+    other = next((repr(paths()[j]) for j, slot in enumerate(slots) if owner(slot) is backend), "the tree")
     raise TypeError(
-        f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({kind}), "
-        f"{paths()[other]!r} is {backend.name}'s; convert one of them"
+        f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({kind}), {other} is {backend.name}'s; "
+        "convert one of them"
     )

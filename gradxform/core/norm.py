@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -41,17 +40,6 @@ class Norm(NamedTuple):
     slots: Slots | None = None
     """The norms by slot, if other devices hold parts of the tree."""
 
-    def everywhere(self) -> Array:
-        """Return the norms of all slots if other devices hold parts of the tree, else those of the leaves."""
-        return self.value if self.slots is None else self.slots.values
-
-
-class Raw(NamedTuple):
-    """The norms of leaves without pending factors, and for which leaves they are known."""
-
-    vector: Array
-    known: Mask
-
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     """Return min(1, max_norm / norm), correct at zero, at the limit, at infinity and for nonfinite norms."""
@@ -63,14 +51,9 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     return norm.backend.compute(formula, norm.value, max_norm)
 
 
-def _no_numbers(xp: Any) -> Array:
-    """Return an empty vector."""
-    return xp.arange(0)
-
-
 def _beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
     """Turn known numbers into a vector on the device of another one."""
-    return xp.stack(numbers)
+    return formulas.stack(xp, *numbers)
 
 
 class Measured(Leaves):
@@ -123,20 +106,14 @@ class Measured(Leaves):
         None if some were not measured. It uses the first measured global norm, else the 2-norm from the norms of the
         leaves. It never communicates with other devices, and keeps no leaf alive.
         """
-        live = self.live(left.stopped)
+        live = [i for i in range(len(self.leaves)) if i not in left.stopped]
         found, chosen = self.measured.get(_FIRST, (None, ()))
-        if found is not None and list(chosen) == list(live) and self.factor is None:
+        if found is not None and list(chosen) == live and self.factor is None:
             return lambda: found
-        raw, factor, backend = self.measured.get(2.0), self.factor, self.backend
-        if along or raw is None or not live or not all(raw.known[i] for i in live):
+        if along or not live or not self.measured.get(2.0, (0.0, frozenset()))[1].issuperset(live):
             return None
-        single, active = self._is_single(live), self.mask(live) if len(live) < len(self.leaves) else None
-
-        def computed() -> Norm:
-            norms = raw.vector if factor is None else backend.compute(formulas.scaled_norm, raw.vector, factor)
-            return Norm(backend.compute(formulas.total_norm_scaled, norms, active=active, ord=2.0), single, backend)
-
-        return computed
+        without = self.source._replace(slots=())
+        return self._replace(source=without, leaves=[None] * len(self.leaves), chosen=live).global_norm
 
     def own_norms(self, ord: float) -> Norm:
         """Return the norms of this device's parts of the leaves."""
@@ -153,9 +130,8 @@ class Measured(Leaves):
         """Return the global norm of the active leaves of this device."""
         if not self.chosen:
             return Norm(0.0, True, self.backend)
-        single = norms.single is True or self._is_single(self.chosen)
         mask = self.active if len(self.chosen) < len(self.leaves) else None
-        return Norm(self.total(norms.value, mask, ord), single, self.backend)
+        return Norm(self.total(norms.value, mask, ord), norms.single is True, self.backend)
 
     def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
         """Combine the norms of some slots, or leaves."""
@@ -172,20 +148,18 @@ class Measured(Leaves):
         count, compute = len(self.leaves), self.backend.compute
         if not self.chosen:
             return self.vector([0.0] * count)
-        found = self.measured.get(ord) or Raw(0.0, (False,) * count)
-        missing = [i for i in self.chosen if not found.known[i]]
+        vector, known = self.measured.get(ord, (0.0, frozenset()))
+        missing = [i for i in self.chosen if i not in known]
         if len(missing) == count:
-            found = Raw(self.backend.norms(self.leaves, ord), (True,) * count)
+            vector = self.backend.norms(self.leaves, ord)
         elif missing:
-            new, there = self.backend.norms([self.leaves[i] for i in missing], ord), self.mask(missing)
             rank = {i: rank for rank, i in enumerate(missing)}
-            index = tuple([rank.get(i, 0) for i in range(count)])
-            vector = compute(
-                formulas.where_active, compute(formulas.take, new, index=index), found.vector, active=there
-            )
-            found = Raw(vector, tuple(map(operator.or_, there, found.known)))
-        self._remember(ord, found)
-        return found.vector
+            new = self.backend.norms([self.leaves[i] for i in missing], ord)
+            new = compute(formulas.take, new, index=tuple([rank.get(i, 0) for i in range(count)]))
+            vector = compute(formulas.where_active, new, vector, active=self.mask(missing))
+        if missing:
+            self._remember(ord, (vector, known.union(missing)))
+        return vector
 
     def _remember(self, key: Any, found: Any) -> None:
         """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
@@ -216,7 +190,7 @@ class Measured(Leaves):
         slices = [group for group in self.groups if group.by_leaf and count]
         told = len(given) if not all(group.traced for group in slices) else len(given) - len(known)
         for group in reversed(slices):
-            found = devices.of_slots(self.backend, group, count, given[:told], self._like)
+            found = devices.of_slots(self.backend, group, count, given[:told], self.leaves)
             given[:told] = [(value, order) for value, (_, order) in zip(found, given, strict=False)]
         value, *others, there, double = [value for value, _ in given]
         return norms._replace(value=self._of_leaves(value), slots=Slots(value, there, double)), *others
@@ -235,17 +209,11 @@ class Measured(Leaves):
             return [own(self.active) if self.chosen else 0.0 for own, _ in asked]
         groups = [group for group in self.groups if not group.by_leaf] if groups is None else groups
         mask = (True,) * len(self.source.slots)
-        found = devices.whole(self.backend, groups, asked, [mask], self._like)
+        found = devices.whole(self.backend, groups, asked, [mask], self.leaves)
         return [self.backend.compute(formulas.take, found, index=i) for i in range(len(asked))]
-
-    @property
-    def _like(self) -> Array | None:
-        return self.leaves[0] if self.leaves else None
 
     def vector(self, numbers: Sequence[Any], beside: Array | None = None) -> Array:
         """Turn numbers of the leaves into a vector; known ones on the device of another, to which nothing is sent."""
-        if not numbers:
-            return self.backend.compute(_no_numbers)
         if beside is None:
             return self.backend.compute(formulas.stack, *numbers)
         return self.backend.compute(_beside, beside, numbers=tuple(numbers))

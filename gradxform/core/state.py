@@ -9,7 +9,8 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import align, arguments
+from gradxform.core import align
+from gradxform.core.arguments import static
 from gradxform.core.leaves import INEXACT, NARROW, put
 from gradxform.core.norm import Norm
 from gradxform.core.tree import Tree
@@ -30,26 +31,20 @@ class Fresh:
 
     def count(self) -> Array:
         """Create a counter: an int32 zero."""
-        return self._array(0, "int32")
+        return self.array(0, "int32")
 
     def flag(self, value: bool) -> Array:
         """Create a bool."""
-        return self._array(value, "bool")
-
-    def number(self, value: float) -> Array:
-        """Create a number in the dtype of norms."""
-        return self._array(value, self._dtype)
+        return self.array(value, "bool")
 
     def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
         """Create zeros of a shape, by default in the dtype of norms."""
-        return self._array(np.zeros(shape), dtype or self._dtype)
+        return self.array(np.zeros(shape), dtype)
 
     def rows(self, per_leaf: bool) -> int:
         """Return the number of rows of a table: one per slot, including None, or one for all."""
-        if not per_leaf:
-            return 1
         slots = lookup.backend("numpy").flatten(self.params)[0] if self.view is None else self.view.source.slots
-        return len(slots)
+        return len(slots) if per_leaf else 1
 
     def zeros(self) -> Any:
         """Create zeros like the parameters, in the dtypes of sums of gradients; None stays None."""
@@ -62,13 +57,11 @@ class Fresh:
         leaves = put([None] * len(source.slots), slots, view.backend.elementwise(formulas.same, [zeros], ()))
         return view.backend.unflatten(source.structure, leaves)
 
-    @property
-    def _dtype(self) -> str:
-        """The dtype of norms of the parameters."""
-        return "float64" if self.view is not None and self.view.source.kinds & DOUBLE else "float32"
-
-    def _array(self, given: Any, dtype: str) -> Array:
-        value, view = np.asarray(given).astype(dtype), self.view
+    def array(self, given: Any, dtype: str | None = None) -> Array:
+        """Convert a number or an array, by default to the dtype of norms."""
+        view = self.view
+        dtype = dtype or ("float64" if view is not None and view.source.kinds & DOUBLE else "float32")
+        value = np.asarray(given).astype(dtype)
         if view is None:
             return value
         leaves = view.leaves or view.source.slots  # without a chosen gradient, use any device in the tree
@@ -106,12 +99,12 @@ def advanced(view: Tree, count: Array) -> Array:
 
 def between(view: Tree, number: Any, low: float, high: float) -> Any:
     """Clamp an array hyperparameter to two bounds; NaN stays NaN."""
-    return number if arguments.static(number) else view.backend.compute(_between, number, low=low, high=high)
+    return number if static(number) else view.backend.compute(_between, number, low=low, high=high)
 
 
 def shares(view: Tree, decay: Any) -> tuple[Any, Any]:
     """Return the weights 1 - d and d of a new and an old value; float32 would not hold the first of 1 - 0.999."""
-    if arguments.static(decay):
+    if static(decay):
         return 1.0 - decay, decay
     old = between(view, decay, 0.0, 1.0)
     return view.backend.compute(formulas.difference, 1.0, old), old
@@ -138,11 +131,10 @@ def blend(
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
-    backend = dense.backend
-    own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
+    backend, own = dense.backend, dense.memory()
     if isinstance(factor, float) and factor != 1.0 and new:  # a product with one may be no copy
-        into = backend.elementwise(_product, [new], (), [factor] * len(new), own) if own is not None else None
-        return dense.given(backend.multiply(new, factor, False) if into is None else into)
+        into = own and backend.elementwise(_product, [new], (), [factor] * len(new), own)
+        return dense.given(into or backend.multiply(new, factor, False))
     if factor is not None:
         return shown(dense, new, context).scaled(factor)
     if own is not None and not dense.source.kinds & NARROW:
@@ -156,23 +148,18 @@ _product = Combination(lambda xp: (1.0,))
 # --- one of two outcomes ---------------------------------------------------------------------------------------------
 
 
-def is_known(condition: Any) -> bool:
-    """Whether a condition is a number on the host, so that only one outcome is computed."""
-    return isinstance(condition, (bool, int, float, np.bool_))
-
-
 def either(view: Tree, condition: Any, yes: Any, no: Any) -> Any:
     """Select one of two states of the same structure; the condition may be an array of the framework."""
-    if is_known(condition):
+    if static(condition):
         return yes if condition else no
     backend = view.backend
     leaves, structure = backend.flatten(yes)
-    rows = zip(leaves, backend.flatten(no)[0], strict=True)
-    pairs = [(_adopted(backend, one), _adopted(backend, other)) for one, other in rows]
-    places = [i for i, (one, other) in enumerate(pairs) if isinstance(one, backend.types) and one is not other]
+    sides = [[_adopted(backend, leaf) for leaf in side] for side in (leaves, backend.flatten(no)[0])]
+    pairs = enumerate(zip(*sides, strict=True))
+    places = [i for i, (one, other) in pairs if isinstance(one, backend.types) and one is not other]
     if not places:
         return yes
-    columns = [[pairs[i][side] for i in places] for side in range(2)]
+    columns = [[side[i] for i in places] for side in sides]
     return backend.unflatten(structure, put(leaves, places, backend.each(_choose, columns, [condition])))
 
 
@@ -188,11 +175,9 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
 
 def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
     """Return zeros if a condition holds, else the arrays; `out` may be overwritten if given."""
-    if not arrays or (is_known(condition) and not condition):
-        return arrays
-    if is_known(condition):
-        return view.backend.zeros(arrays, inplace=out is not None)
-    return view.backend.each(_zero_if, [arrays], [condition], out)
+    if not static(condition):
+        return view.backend.each(_zero_if, [arrays], [condition], out)
+    return view.backend.zeros(arrays, inplace=out is not None) if condition else arrays
 
 
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
@@ -207,34 +192,27 @@ def applied_if(
     What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
     read, both outcomes are computed and one is selected.
     """
-    if not is_known(condition) or view.groups:  # other devices wait for numbers
-        new, after = inner.rule(given(), state, context._replace(owned=False))
-        number = float(condition) if is_known(condition) else condition
-        return _chosen(new, number), either(view, condition, after, state)
-    if condition:
+    known = static(condition) and not view.groups  # else other devices wait for numbers
+    if known and condition:
         return inner.rule(given(), state, context)
-    own = [view.leaves[i] for i in view.chosen]
-    nothing = view.given(view.backend.zeros(own, view.is_owned(view.chosen)))
-    if inner.traits.stops:
-        found = inner.rule(nothing.lent(), state, context._replace(owned=False))[0]
-        nothing = nothing._replace(stopped=found.stopped, chosen=found.chosen)
-    return nothing, state
+    if known and not inner.traits.stops:
+        own = [view.leaves[i] for i in view.chosen]
+        return view.given(view.backend.zeros(own, view.is_owned(view.chosen))), state
+    new, after = inner.rule(given(), state, context._replace(owned=False))
+    return _chosen(new, condition), either(view, condition, after, state)
 
 
 def _chosen(view: Tree, condition: Any) -> Tree:
     """Return the view if a condition holds, else zeros for its active leaves; factors stay pending."""
     if not view.chosen:
         return view
-    kept = view.selected(_or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
-    factor = view.factor
+    compute, factor = view.backend.compute, view.factor
+    own = [view.leaves[i] for i in view.chosen]
+    kept = zero_if(view, compute(formulas.difference, 1.0, condition), own, view.memory())
     if factor is not None:
         active = None if len(view.chosen) == len(view.leaves) else view.active
-        factor = view.backend.compute(_or_one, factor, condition, active=active)
+        factor = compute(_or_one, factor, condition, active=active)
     return view.given(kept, applied=False)._replace(factor=factor)
-
-
-def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
-    return xp.where(condition > 0.0, x, xp.zeros_like(x))
 
 
 @formulas.by_number

@@ -105,10 +105,7 @@ class Traits(NamedTuple):
 
 def declared(*parts: GradientTransformation, name: str = "", **own: Any) -> Traits:
     """Return traits; those of the transformations inside are inherited."""
-    traits = Traits(parts, **own)
-    if not parts:
-        return traits
-    inside = [part.traits for part in parts]
+    traits, inside = Traits(parts, **own), [part.traits for part in parts]
     selections = [*[(name, where) for where in traits.where], *[pair for part in inside for pair in part.selections]]
     return traits._replace(
         axes=(*traits.axes, *[axis for part in inside for axis in part.axes]),
@@ -196,19 +193,15 @@ class GradientTransformation(Base):
         Raises:
             ValueError: a pattern that matches no path.
         """
-        self._verify(params)
-        return EmptyState() if self.start is None else self.start(params)
-
-    def _verify(self, params: Any) -> None:
-        """Reject patterns that match no path. Without arrays, the first update checks them."""
         selections = self.traits.selections
         try:
             view = Tree.read(params) if selections else None
-        except TypeError:
-            return
+        except TypeError:  # without arrays, the first update checks patterns
+            view = None
         if view is not None:
             for name, where in selections:
                 verify(name, where, view)
+        return EmptyState() if self.start is None else self.start(params)
 
     @unconverted
     def update(self, updates: T, state: Any = None, params: Any = None, **extra: Any) -> tuple[T, Any]:
@@ -268,13 +261,11 @@ class GradientTransformation(Base):
         """Agrees with equality."""
         return hash(self._key)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Any = None) -> None:
         """Raise an error: a transformation is immutable."""
-        raise AttributeError(f"a GradientTransformation is immutable; build a new one instead of setting {name!r}")
+        raise AttributeError(f"a GradientTransformation is immutable; build a new one instead of changing {name!r}")
 
-    def __delattr__(self, name: str) -> None:
-        """Raise an error: a transformation is immutable."""
-        raise AttributeError(f"a GradientTransformation is immutable; {name!r} cannot be deleted")
+    __delattr__ = __setattr__
 
     def __reduce__(self) -> Any:
         """Pickle as the call that builds it."""

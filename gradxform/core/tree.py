@@ -13,6 +13,7 @@ from gradxform.core.norm import Measured, Norm
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Formula
 
+Shape = tuple[int | None, ...]
 _ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
 """Values from here on round to infinity."""
 
@@ -61,9 +62,7 @@ class Tree(Measured):
         view = view.given(new, applied=False)
         if not left:
             return view
-        every = [
-            left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in range(len(self.leaves))
-        ]
+        every = put(view.each_factor(range(len(leaves))) or [], left, list(left.values()))
         return view._replace(factor=compute(formulas.stack, *every))
 
     def clipped(self, low: Any, high: Any) -> Tree:
@@ -75,10 +74,9 @@ class Tree(Measured):
         for name, bound in (("low", low), ("high", high)):
             self._check_broadcast(name, bound)
         view = self if _includes_zero(low, high) else self.dense()
-        dtypes = self.source.dtypes
-        narrow = {i: dtypes[i] for i in self.chosen if dtypes[i] in NARROW and view.is_wide(i)}
-        for dtype in dict.fromkeys([narrow.get(i) for i in self.chosen]):  # in which bounds are rounded before
-            places = [i for i in self.chosen if narrow.get(i) == dtype]
+        narrow = [dtype if dtype in NARROW else None for dtype in self.source.dtypes]
+        for dtype in dict.fromkeys([narrow[i] for i in self.chosen]):  # the dtype of bounds, if the leaves may be wider
+            places = [i for i in self.chosen if narrow[i] == dtype]
             leaves, least, most = [view.leaves[i] for i in places], view._bound(low, dtype), view._bound(high, dtype)
             new = view.backend.clip(leaves, least, most, view.factors(places), view.is_owned(places))
             view = view.with_leaves(places, new, applied=True)
@@ -107,7 +105,7 @@ class Tree(Measured):
         view = self.lent()
         for dtype, end in _ENDS.items() if self.source.kinds & NARROW else ():
             own = [i for i in self.chosen if self.source.dtypes[i] == dtype]
-            places = [i for i in own if self.factor is not None or self.is_wide(i)]
+            places = [i for i in own if self.factor is not None or self.leaves[i].dtype != self.source.given(i).dtype]
             if places:
                 leaves, factors = [self.leaves[i] for i in places], self.each_factor(places)
                 new = self.backend.elementwise(formulas.ended, [leaves], (), factors, end=end)
@@ -153,13 +151,15 @@ class Tree(Measured):
 
     def written(self, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Tree:
         """Replace the active leaves, which are dense, with the results of a formula."""
-        own = [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None
-        return self.given(self.mapped(formula, *columns, numbers=numbers, out=own))
+        return self.given(self.mapped(formula, *columns, numbers=numbers, out=self.memory()))
 
     def selected(self, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
         """Apply a formula that selects without rounding to columns, in the memory of the active leaves if owned."""
-        own = [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None
-        return self.backend.each(formula, columns, numbers, own)
+        return self.backend.each(formula, columns, numbers, self.memory())
+
+    def memory(self) -> Given:
+        """Return the active leaves if all may be overwritten, else None."""
+        return [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -179,36 +179,30 @@ class Tree(Measured):
     def check_axes(self, axes: tuple[int, ...]) -> None:
         """Reject axes that an active leaf does not have."""
         self.check()
-        for i in self.chosen:
-            shape = self.backend.shape(self.leaves[i])
-            if shape is None:
-                continue
-            there = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
-            if len(there) < len(axes):
-                raise ValueError(
-                    f"axes {axes} are not {len(axes)} axes of the gradient at {self.source.path(i)!r}, whose shape is "
-                    f"{shape}; choose the gradients with masked(...)"
-                )
+
+        def has(shape: Shape) -> bool:
+            return len({axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}) == len(axes)
+
+        self._check_shapes(has, f"axes {axes} are not {len(axes)} axes of", "choose the gradients with masked(...)")
 
     def _check_broadcast(self, name: str, bound: Any) -> None:
         """Reject a bound that would broadcast a leaf to a larger shape."""
         if bound is None or isinstance(bound, (int, float)):  # of a number that torch.compile traces, none can be asked
             return
         given = getattr(bound, "shape", ())
-        bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
-        if not bound_shape:
-            return
+        own = () if getattr(given, "rank", 0) is None else tuple(given)
+        wrong, advice = f"clip_value: {name} of shape {own} would broadcast", "give a number, or a bound of that shape"
+        self._check_shapes(lambda shape: _broadcasts(own, shape), wrong, advice)
+
+    def _check_shapes(self, fits: Callable[[Shape], bool], wrong: str, advice: str) -> None:
+        """Reject an active leaf of a known shape that does not fit."""
         for i in self.chosen:
             shape = self.backend.shape(self.leaves[i])
-            if shape is not None and not _broadcasts(bound_shape, shape):
-                path = self.source.path(i)
-                raise ValueError(
-                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {path!r} of shape "
-                    f"{shape} to a larger one; give a number, or a bound of the gradient's shape"
-                )
+            if shape is not None and not fits(shape):
+                raise ValueError(f"{wrong} the gradient at {self.source.path(i)!r} of shape {shape}; {advice}")
 
 
-def _broadcasts(given: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+def _broadcasts(given: Shape, shape: Shape) -> bool:
     """Whether a shape broadcasts to another; unknown sizes count as equal."""
     matched = zip(reversed(given), reversed(shape), strict=False)
     return len(given) <= len(shape) and all(b in (1, s) or s is None or b is None for b, s in matched)

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +46,11 @@ class Variables(tuple[Any, ...]):
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
-Pattern = str | re.Pattern[str]
+Choice = tuple[tuple[Any, bool], ...]
+"""The parts of a `where`, each of which may choose a leaf, and whether a part is a function of path and leaf."""
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-_SIMPLE = (str, re.Pattern, Variables, *FUNCTIONS)
+_BY_PATH: tuple[Any, ...] = (str, re.Pattern, Variables)
+_SIMPLE = (*_BY_PATH, *FUNCTIONS)
 _NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
 _MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
 """Functions of whole trees, as optax masks call them."""
@@ -58,27 +60,15 @@ _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` a
 _WRAPPER = re.compile(rf"(?<![^/.])(?:{'|'.join(_WRAPPERS)})[/.]")
 
 
-class Choice(NamedTuple):
-    """A `where` in parts; each part may choose a leaf."""
-
-    selections: tuple[Any, ...] = ()
-    """Patterns and `Variables`."""
-    functions: tuple[tuple[Any, bool], ...] = ()
-    """Functions of the path, and whether they take the leaf too."""
-    tree: Any = None
-
-
 def recorded(where: Where) -> Where:
     """Wrap the variables of a `where` in `Variables`, to store it as a hyperparameter."""
-    if type(where) is dict and where and all(map(_is_variable, where.values())):
-        return Variables(where.values())
-    if type(where) not in (list, tuple):
-        return Variables((where,)) if _is_variable(where) else where
-    named = all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in where)
-    items = [item[1] for item in where] if named else where
-    if where and all(map(_is_variable, items)):
+    listed = type(where) in (list, tuple)
+    items = list(where.values()) if type(where) is dict else where if listed else [where]
+    if listed and all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in where):
+        items = [item[1] for item in where]
+    if items and all(map(_is_variable, items)):
         return Variables(items)
-    return type(where)(Variables((item,)) if _is_variable(item) else item for item in where)
+    return where if not listed else type(where)(Variables((item,)) if _is_variable(item) else item for item in where)
 
 
 def check(transform: str, where: Where) -> Choice:
@@ -101,12 +91,12 @@ def check(transform: str, where: Where) -> Choice:
             )
         if isinstance(item, str):
             expression(item)
-    if not mixed and (listed or not (isinstance(where, _SIMPLE) or callable(where))):
-        return Choice(tree=where)
+    if not (mixed or isinstance(where, _SIMPLE) or callable(where)):
+        return ((where, False),)
     variables = Variables(each for item in items if isinstance(item, Variables) for each in item)
-    patterns = [item for item in items if isinstance(item, (str, re.Pattern))]
-    functions = tuple((item, _takes_leaf(transform, item)) for item in items if callable(item))
-    return Choice((*patterns, variables) if variables else tuple(patterns), functions)
+    others = [item for item in items if not isinstance(item, Variables)]
+    parts = [*others, variables] if variables else others
+    return tuple((part, callable(part) and _takes_leaf(transform, part)) for part in parts)
 
 
 def _hint(item: Any) -> str | None:
@@ -151,34 +141,35 @@ def _takes_leaf(transform: str, function: Any) -> bool:
 
 def verify(transform: str, where: Where, view: Tree) -> None:
     """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
-    found = check(transform, where)
-    empty = isinstance(found.tree, (list, tuple)) and not found.tree
-    chosen(transform, found._replace(functions=(), tree=found.tree if empty else None), view)
+    for part, _ in check(transform, where):
+        if isinstance(part, _BY_PATH) or (isinstance(part, (list, tuple)) and not part):
+            _mask(transform, part, False, view)
 
 
 def chosen(transform: str, where: Choice, view: Tree) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
-    source, paths = view.source, view.source.find_paths()  # of all slots, as one that is None now has its path
-    masks: list[Sequence[bool]] = []
-    alike = all(group.alike for group in view.groups)  # else another device may have what is chosen
-    for choice in where.selections:
-        owned = isinstance(choice, Variables)
-        found = _owned(transform, choice, view) if owned else matches(choice, paths, _is_of_keras(view), not alike)
-        if alike and not any(found):
-            some = ", ".join(map(repr, source.paths[:5])) + (", ..." if len(source.paths) > 5 else "")
-            none = f"variables {choice!r} have no gradient" if owned else f"pattern {choice!r} matches no path"
-            raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(choice, paths)}")
-        masks.append([found[slot] for slot in source.kept])
-    if where.tree is not None:
-        masks.append(_by_tree(transform, where.tree, view))
-    for function, takes_leaf in where.functions:
-        tree = not isinstance(function, FUNCTIONS) and any(map(_is_bool, view.backend.flatten(function)[0]))
-        if tree:  # such as an Equinox module, which can be called
-            masks.append(_by_tree(transform, function, view))
-            continue
-        given = zip(source.paths, view.leaves, strict=True)
-        masks.append([_decision(transform, function, *pair[: 1 + takes_leaf]) for pair in given])
+    masks = [_mask(transform, part, takes_leaf, view) for part, takes_leaf in where]
     return tuple(map(any, zip(*masks, strict=True)))
+
+
+def _mask(transform: str, part: Any, takes_leaf: bool, view: Tree) -> Sequence[bool]:
+    """For each leaf of a view, whether one part of a `where` is for it."""
+    source = view.source
+    if not isinstance(part, _BY_PATH):
+        if not isinstance(part, FUNCTIONS):  # an Equinox module of bools can be called
+            if not callable(part) or any(map(_is_bool, view.backend.flatten(part)[0])):
+                return _by_tree(transform, part, view)
+        given = zip(source.paths, view.leaves, strict=True)
+        return [_decision(transform, part, *pair[: 1 + takes_leaf]) for pair in given]
+    paths = source.find_paths()  # of all slots, as one that is None now has its path
+    alike = all(group.traced or group.by_leaf for group in view.groups)  # else another device may have what is chosen
+    owned = isinstance(part, Variables)
+    found = _owned(transform, part, view) if owned else matches(part, paths, _is_of_keras(view), not alike)
+    if alike and not any(found):
+        some = ", ".join(map(repr, source.paths[:5])) + (", ..." if len(source.paths) > 5 else "")
+        none = f"variables {part!r} have no gradient" if owned else f"pattern {part!r} matches no path"
+        raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(part, paths)}")
+    return [found[slot] for slot in source.kept]
 
 
 def _owned(transform: str, variables: Variables, view: Tree) -> Sequence[bool]:
@@ -254,7 +245,9 @@ def _is_of_keras(view: Tree) -> bool:
 # --- patterns -------------------------------------------------------------------------------------------------------
 
 
-def matches(pattern: Pattern, paths: Sequence[str], rooted: bool = False, alone: bool = False) -> list[bool]:
+def matches(
+    pattern: str | re.Pattern[str], paths: Sequence[str], rooted: bool = False, alone: bool = False
+) -> list[bool]:
     """For each path, whether a pattern chooses it.
 
     A pattern without wildcards that is a path chooses that path alone. A glob is matched with the path as written, and
@@ -275,15 +268,13 @@ def matches(pattern: Pattern, paths: Sequence[str], rooted: bool = False, alone:
     if isinstance(pattern, str):
         if pattern in paths and not {"*", "?"} & {*pattern}:
             return [path == pattern for path in paths]
-        written, slashed = expression(pattern), expression(pattern.replace(".", "/"))
-        pairs = zip(paths, plain, strict=True)
-        found = [written.fullmatch(a) is not None or slashed.fullmatch(b) is not None for a, b in pairs]
-        if any(found) or alone:
-            return found
-        return [slashed.fullmatch(path) is not None for path in _without_first(plain, rooted)]
-    dotted = [path.replace("/", ".") for path in plain]
-    for spelled in (bare, paths, plain, dotted, _without_first(plain, rooted)):
-        found = [pattern.search(path) is not None for path in spelled]
+        written, slashed = expression(pattern).fullmatch, expression(pattern.replace(".", "/")).fullmatch
+        tries = [map(lambda a, b: written(a) or slashed(b), paths, plain), map(slashed, _without_first(plain, rooted))]
+    else:
+        dotted = [path.replace("/", ".") for path in plain]
+        tries = [map(pattern.search, those) for those in (bare, paths, plain, dotted, _without_first(plain, rooted))]
+    for attempt in tries:
+        found = [match is not None for match in attempt]
         if any(found) or alone:
             break
     return found

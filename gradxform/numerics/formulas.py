@@ -140,8 +140,8 @@ def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
 
 
 def stack(xp: Any, *numbers: Array) -> Array:
-    """Stack 0-d numbers into a vector."""
-    return xp.stack(numbers)
+    """Stack 0-d numbers into a vector, possibly an empty one."""
+    return xp.stack(numbers) if numbers else xp.arange(0)
 
 
 @by_number

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gradxform.core import align
-from gradxform.core.arguments import places
+from gradxform.core.arguments import places, static
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, inside
-from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
+from gradxform.core.state import Fresh, applied_if, shown, stored, zero_if
 from gradxform.core.transform import Context, GradientTransformation, once_flushed, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -72,7 +72,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         flushes, count = context.flushes, state.count
         context = once_flushed(context, [tx])
         due = compute(_is_held, count) if flushes else compute(_is_last, count, every=every)
-        known = is_known(due) and not g.groups  # then sums are either returned or kept
+        known = static(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
         total = dense.mapped(_sum, old, numbers=[unit], out=into)
 

@@ -7,7 +7,6 @@ from typing import Any
 from gradxform.core.factory import factory
 from gradxform.core.foreign import inside
 from gradxform.core.group import Group, devices_of
-from gradxform.core.leaves import put
 from gradxform.core.transform import Context, GradientTransformation, declared
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
@@ -78,12 +77,12 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     def entered(view: Tree) -> Tree:
         if any(_overlap(group.axis, axis) for group in view.groups):
             raise ValueError(f"across: two nested across use the same axis {axis!r}; remove one")
-        group = Group(axis, by_leaf, None, named or by_leaf, named)
+        group = Group(axis, by_leaf, named)
         inside = view._replace(groups=(*view.groups, group))
         if replicated is None:
             return inside
         mask = chosen("across", replicated, inside)
-        same = tuple(put([False] * len(view.source.slots), view.source.kept, mask))
+        same = frozenset(slot for slot, there in zip(view.source.kept, mask, strict=True) if there)
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
@@ -104,7 +103,7 @@ def check_whole(view: Tree, transform: str, why: str) -> None:
     for group in view.groups:
         if group.by_leaf:
             for i in view.chosen:
-                if not group.replicates(view.source.kept[i]):
+                if view.source.kept[i] not in (group.replicated or ()):
                     raise ValueError(
                         f"{transform}: with across(..., split='leaves') this device has a slice of "
                         f"{view.source.path(i)!r}, {why}; use {transform} outside of across"

@@ -55,7 +55,7 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
 
     def rule(g: Tree, context: Context) -> Tree:
         dense = g.dense()
-        params = align.params(dense, context.params, "add_decayed_weights")
+        params = align.beside(dense, context.params, "add_decayed_weights", "parameters")
         return dense.written(plus, params, numbers=[weight_decay])
 
     return stateless(rule, needs=("params",), stage="decay")
@@ -149,7 +149,7 @@ def _by_place(g: Tree) -> dict[tuple[Any, ...], list[int]]:
     found: dict[tuple[Any, ...], list[int]] = {}
     for rank, i in enumerate(g.chosen):
         slot = g.source.kept[i]
-        axes = tuple(group.axis for group in g.groups if not group.replicates(slot))
+        axes = tuple(group.axis for group in g.groups if slot not in (group.replicated or ()))
         found.setdefault(axes, []).append(rank)
     return found
 

@@ -60,7 +60,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         g.check_real("cautious", "a complex number has no sign")
         if context.extra.get("gradients", ...) is None:  # an adapter flushes a window, so there is no gradient
             return g
-        gradients = align.gradients(g, context.extra.get("gradients"), "cautious")
+        gradients = align.beside(g, context.extra.get("gradients"), "cautious", "gradients")
         for i, leaf in zip(g.chosen, gradients, strict=True):
             if (kind := g.backend.dtype(leaf)) not in REAL:
                 path = g.source.path(i)

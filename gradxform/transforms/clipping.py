@@ -279,7 +279,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
     over = units.check("clip_adaptive", axes)
 
     def rule(g: Tree, context: Context) -> Tree:
-        params = align.params(g, context.params, "clip_adaptive")
+        params = align.beside(g, context.params, "clip_adaptive", "parameters")
         found = units.axes("clip_adaptive", over, g)
         each = [found[i] for i in g.chosen]
 

@@ -123,7 +123,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         out, kept = tx.rule(g, state.inner, context)
         compute = g.backend.compute
         after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out), before.value), math.inf))
-        first, last = before.everywhere(), after.everywhere()
+        first, last = (each.value if each.slots is None else each.slots.values for each in (before, after))
 
         def left(mask: Mask) -> Mask:
             return mask if before.slots is not None else out.active
@@ -139,7 +139,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept)
 
     def start(fresh: Fresh) -> MeasureState:
-        none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())
+        none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.array(1.0), fresh.flag(False), fresh.count())
         return MeasureState({called: none}, tx.init(fresh.params))
 
     return stateful(MeasureState, rule, start, tx, states=lambda state: (state.inner,))

@@ -203,7 +203,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
 
     def rule(g: Tree, context: Context) -> Tree:
         g.check_real("orthogonal_to_parameters", "the angle is that of real vectors")
-        params = align.params(g, context.params, "orthogonal_to_parameters")
+        params = align.beside(g, context.params, "orthogonal_to_parameters", "parameters")
         dense, backend = g.dense(), g.backend
         if not dense.chosen:
             return g
