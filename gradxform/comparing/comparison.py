@@ -17,7 +17,7 @@ from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding
 from gradxform.comparing.mapping import Pair
-from gradxform.comparing.measuring import Distance, distance, of_norms
+from gradxform.comparing.measuring import Distance, distance, distances, of_norms, stored_as
 from gradxform.comparing.rounding import Judged, Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
 
@@ -180,7 +180,7 @@ def _compared(
         if progress is not None:
             progress(done, len(steps))
         for tree in trees:
-            rows[tree][step] = [_distance(a, b, pair, tree, step) for pair in alignment.pairs]
+            rows[tree][step] = _row(a, b, alignment.pairs, tree, step)
         if all(side.shapes(step, "loss").get("") == () for side in (a, b)):
             losses[step] = _loss(a, step), _loss(b, step)
         if done and done + 1 < len(steps):  # the first and the last are read again
@@ -191,7 +191,8 @@ def _compared(
         _check_finite(rows[tree], tree)
         if tree != "parameters" or len(trees) == 1:
             dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
-            judged[tree] = judge(rows[tree], arithmetic_of(rows[tree][steps[0]], dtypes), tolerance, modules)
+            arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in (a, b)], dtypes)
+            judged[tree] = judge(rows[tree], arithmetic, tolerance, modules)
     evidence = Evidence(a, b, steps, alignment, rows, judged, losses, tolerance is not None)
     with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
         findings = diagnose(evidence)
@@ -203,17 +204,24 @@ def _loss(recording: Recording, step: int) -> float:
     return float(np.asarray(recording.read(step, "loss", ""), np.float64).ravel()[0])
 
 
-def _distance(a: Recording, b: Recording, pair: Pair, tree: str, step: int) -> Distance | None:
-    """The distance of a pair; None where one of the two lacks it."""
+def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) -> Row:
+    """The distance of each pair at a step; None where one of the two lacks it."""
     shapes_a, shapes_b = a.shapes(step, tree), b.shapes(step, tree)
-    if pair.a.path not in shapes_a or pair.b.path not in shapes_b:
-        return None
-    one, other = a.read(step, tree, pair.a.path), b.read(step, tree, pair.b.path)
-    if not (a.norms_only or b.norms_only):
-        return distance(pair.a.layout.of(one), pair.b.layout.of(other))
-    if pair.a.layout.part or pair.b.layout.part:  # a part has no norm of its own
-        return None
-    return of_norms(_norms(one, a.norms_only), _norms(other, b.norms_only), math.prod(shapes_a[pair.a.path]))
+    there = [i for i, pair in enumerate(pairs) if pair.a.path in shapes_a and pair.b.path in shapes_b]
+    row: list[Distance | None] = [None] * len(pairs)
+
+    def read(i: int) -> tuple[Any, Any]:
+        return a.read(step, tree, pairs[i].a.path), b.read(step, tree, pairs[i].b.path)
+
+    if a.norms_only or b.norms_only:
+        for i in (i for i in there if not any(view.layout.part for view in pairs[i].views)):  # parts have no norms
+            sides = (_norms(x, side.norms_only) for x, side in zip(read(i), (a, b), strict=True))
+            row[i] = of_norms(*sides, math.prod(shapes_a[pairs[i].a.path]))
+        return row
+    arrays = ([view.layout.of(x) for view, x in zip(pairs[i].views, read(i), strict=True)] for i in there)
+    for place, found in distances(arrays):
+        row[there[place]] = found
+    return row
 
 
 def _norms(array: Any, norms_only: bool) -> tuple[float, float]:

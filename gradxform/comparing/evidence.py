@@ -66,7 +66,6 @@ class Evidence:
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = (self._side(0, "A", "B", self.a), self._side(1, "B", "A", self.b))
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
-        self.factor = functools.lru_cache(maxsize=None)(self._factor)
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 
     def _side(self, place: int, name: str, other: str, recording: Recording) -> Side:
@@ -203,19 +202,6 @@ class Evidence:
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
-        factor, left = self.factor(i)
-        explained = max(0.1 * abs(factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
-        return left <= min(max(self.limit, EXACT), explained)
-
-    def _factor(self, i: int) -> tuple[float, float]:
-        """The factor that makes the leaf of A most like that of B, and what is left of B then, relative to it."""
         d = self.distance(i)
-        if not d.norm_a or not d.norm_b:
-            return (0.0, 1.0) if d.norm_a != d.norm_b else (1.0, 0.0)
-        if not self.values:
-            return d.ratio, 0.0
-        factor, left = d.cosine * d.ratio, max(0.0, 1.0 - d.cosine**2)
-        if left < 1e-6:  # the cosine is rounded
-            a, b = self.arrays(i)
-            return factor, float(np.linalg.norm(b - factor * a) / d.norm_b)
-        return factor, math.sqrt(left)
+        explained = max(0.1 * abs(d.factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
+        return d.left <= min(max(self.limit, EXACT), explained)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.proof.ulp import ulps
+from gradxform.recording.reading import Recording
 
 _CHUNK, _FEW = 1 << 13, 64
 """Elements that stay in a core's cache while they are measured, and chunks that are too few for threads."""
 _SLOW_ULPS = 1 << 24
 """Elements above which units in the last place are counted in every 16th chunk alone."""
-_SAMPLE = 1 << 12
+_SAMPLE, _LEAVES = 1 << 12, 1 << 8
+"""Elements of a leaf, and leaves, that are enough to tell the format that a run computes in."""
 _SQUARED = 400
 """Powers of two beyond which float64 numbers are scaled: sums of squares of a thousandth of them still are numbers."""
 _VALUES = 8
@@ -42,8 +47,8 @@ class Distance(NamedTuple):
     size: int
     apart: int = 0
     """Elements that are NaN or infinite in one, and another thing in the other."""
-    stored: tuple[str, str] = ("", "")
-    """The coarser format that all elements of a float32 array are numbers of, if there is one."""
+    left: float = 0.0
+    """The part of B, relative to it, that no number times A explains."""
 
     @property
     def norms(self) -> tuple[float, float]:
@@ -73,48 +78,97 @@ class Distance(NamedTuple):
             return 1.0 if self.norm_b == 0 else float("inf")
         return self.norm_b / self.norm_a
 
+    @property
+    def factor(self) -> float:
+        """The number that makes A most like B; of norms alone, their ratio."""
+        if not self.norm_a:
+            return float(not self.norm_b)
+        return self.ratio * (1.0 if math.isnan(self.cosine) else self.cosine)
+
 
 def distance(a: Any, b: Any) -> Distance:
-    """Measure two arrays of one shape, in the threads that there are."""
-    if a.shape != b.shape:
-        raise ValueError(f"two leaves of shapes {a.shape} and {b.shape} were paired; correct the map")
-    a, b = (np.ascontiguousarray(x).reshape(-1) for x in (a, b))
-    kind, power = _coarser(a.dtype, b.dtype), max(_power(a), _power(b))
-    every = 16 if a.size > _SLOW_ULPS else 1
+    """Measure two arrays of one shape."""
+    return next(distances([(a, b)]))[1]
 
-    def part(start: int) -> tuple[float, ...]:
+
+def distances(pairs: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Distance]]:
+    """Measure pairs of arrays of one shape: the place of each and its distance, in any order.
+
+    Small ones of one size are measured together, as rows of one array.
+    """
+    groups: dict[Any, list[tuple[int, Any, Any]]] = {}
+    for place, (a, b) in enumerate(pairs):
+        if a.shape != b.shape:
+            raise ValueError(f"two leaves of shapes {a.shape} and {b.shape} were paired; correct the map")
+        key = a.size, a.dtype, b.dtype
+        groups.setdefault(key, []).append((place, a.reshape(-1), b.reshape(-1)))
+        if len(groups[key]) * (a.size + 1) > _CHUNK:
+            yield from _rows(groups.pop(key))
+    for group in groups.values():
+        yield from _rows(group)
+
+
+def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
+    """The distances of arrays of one size and their places, in the threads that there are."""
+    places, *sides = zip(*group, strict=True)
+    a, b = (side[0][None] if len(side) == 1 else np.stack(side) for side in sides)
+    size, kind, power = a.shape[1], _coarser(a.dtype, b.dtype), np.maximum(_power(a), _power(b))
+    every = 16 if size > _SLOW_ULPS else 1
+
+    def part(start: int) -> Any:
         chunk = slice(start, start + _CHUNK)
-        return _measured(a[chunk], b[chunk], kind, start // _CHUNK % every == 0, power)
+        return _measured(a[:, chunk], b[:, chunk], kind, start // _CHUNK % every == 0, power)
 
-    starts = range(0, max(a.size, 1), _CHUNK)
+    starts = range(0, max(size, 1), _CHUNK)
     if len(starts) < _FEW:
-        parts = list(map(part, starts))
+        parts = np.array(list(map(part, starts)))
     else:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            parts = list(threads.map(part, starts))
-    columns = list(zip(*parts, strict=True))
-    aa, bb, ab, squares, lost_a, lost_b, apart = map(sum, columns[:7])
-    units, largest_a, largest_b = map(max, columns[7:])
-    scale = math.sqrt(aa) * math.sqrt(bb)
-    norm_a, norm_b, difference = (float(np.ldexp(math.sqrt(x), power)) for x in (aa, bb, squares))
-    cosine = ab / scale if scale else float(norm_a == norm_b)
-    lost, formats = (int(lost_a), int(lost_b)), (stored(a), stored(b))
-    return Distance(norm_a, norm_b, cosine, difference, units, largest_a, largest_b, *lost, a.size, int(apart), formats)
+            parts = np.array(list(threads.map(part, starts)))
+    aa, bb, ab, squares, left, lost_a, lost_b, apart = parts[:, :8].sum(0)
+    with np.errstate(all="ignore"):
+        parted = parts[:, 0] * (parts[:, 2] / parts[:, 0] - ab / aa) ** 2  # chunks have factors of their own
+        left = np.sqrt(left + np.nansum(parted, 0)) / np.sqrt(bb)
+        cosine = ab / (np.sqrt(aa) * np.sqrt(bb))
+    alike, one_is_zero = aa == bb, (aa == 0) | (bb == 0)
+    cosine, left = (np.where(one_is_zero, x, y) for x, y in ((alike, cosine), (~alike, left)))
+    norm_a, norm_b, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
+    numbers = (norm_a, norm_b, cosine, difference, *parts[:, 8:].max(0))
+    counts = (lost_a, lost_b, np.full_like(aa, size), apart)
+    for place, found, whole, rest in zip(
+        places,
+        np.transpose(numbers).tolist(),
+        np.transpose(counts).astype(np.int64).tolist(),
+        left.tolist(),
+        strict=True,
+    ):
+        yield place, Distance(*found, *whole, rest)
 
 
-def _power(x: Any) -> int:
-    """The power of two that float64 numbers are divided by, so that their squares are numbers; mostly 0."""
+def _power(x: Any) -> Any:
+    """The powers of two that rows in float64 are divided by, so that their squares are numbers; mostly 0."""
     if x.dtype not in (np.float64, np.complex128):
-        return 0
+        return np.zeros((len(x), 1), np.int64)
     wide = np.abs(_wide(x))
-    power = int(np.frexp(np.max(wide, where=np.isfinite(wide), initial=0.0))[1])
-    return power if abs(power) > _SQUARED else 0
+    power = np.frexp(np.max(wide, axis=1, keepdims=True, where=np.isfinite(wide), initial=0.0))[1]
+    return np.where(np.abs(power) > _SQUARED, power, 0)
+
+
+def stored_as(recording: Recording, tree: str, step: int) -> str:
+    """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
+    sizes = Counter[str]()
+    shapes = {path: math.prod(shape) for path, shape in recording.shapes(step, tree).items()}
+    for path in heapq.nlargest(_LEAVES, shapes, key=lambda path: shapes[path]):
+        sizes[stored(recording.read(step, tree, path))] += shapes[path]
+    ((name, count),) = sizes.most_common(1) or [("", 0)]
+    return name if 2 * count > sizes.total() else ""
 
 
 def stored(x: Any) -> str:
     """The coarser format that a float32 array was rounded to, by its bits: no sum in float32 leaves them zero."""
     if x.dtype != np.float32:
         return ""
+    x = x.reshape(-1)
     sample = x[:: max(1, x.size // _SAMPLE)]
     sample = sample[np.isfinite(sample) & (sample != 0)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -132,23 +186,30 @@ def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     return one if one == other else max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
 
 
-def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) -> tuple[float, ...]:
-    """Sums of squares, of products, of squared differences and of what is not finite; units, largest magnitudes."""
+def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: Any) -> Any:
+    """Of each row, sums and maxima.
+
+    Sums of squares, of products, of squared differences, of squares that no factor explains, and of what is not finite;
+    the largest units and magnitudes.
+    """
     with np.errstate(all="ignore"):
-        wide_a, wide_b = _wide(a), _wide(b)
-        units = float(np.max(ulps(a.astype(kind), b.astype(kind)), initial=0.0)) if with_ulps else 0.0
+        wide_a, wide_b, none = _wide(a), _wide(b), np.zeros(len(a))
+        units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0) if with_ulps else none
         finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
-        lost_a, lost_b, apart = int((~finite_a).sum()), int((~finite_b).sum()), 0
-        if lost_a or lost_b:
+        lost_a = lost_b = apart = none
+        if not (finite_a.all() and finite_b.all()):
             same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
-            apart = int((~(finite_a & finite_b) & ~same).sum())
+            lost_a, lost_b, apart = ((~x).sum(1) for x in (finite_a, finite_b, same | (finite_a & finite_b)))
             wide_a, wide_b = np.where(finite_a, wide_a, 0.0), np.where(finite_b, wide_b, 0.0)
-        largest = (float(np.abs(x).max(initial=0.0)) for x in (wide_a, wide_b))
-        if power:
+        largest = (np.abs(x).max(axis=1, initial=0.0) for x in (wide_a, wide_b))
+        if power.any():
             wide_a, wide_b = np.ldexp(wide_a, -power), np.ldexp(wide_b, -power)
+        aa, bb, ab = (np.vecdot(x, y) for x, y in ((wide_a, wide_a), (wide_b, wide_b), (wide_a, wide_b)))
+        rest = wide_b - np.nan_to_num(ab / aa)[:, None] * wide_a
         delta = wide_a - wide_b
-        sums = (float(x @ y) for x, y in ((wide_a, wide_a), (wide_b, wide_b), (wide_a, wide_b), (delta, delta)))
-        return *sums, lost_a, lost_b, apart, units, *largest
+        return np.array(
+            [aa, bb, ab, np.vecdot(delta, delta), np.vecdot(rest, rest), lost_a, lost_b, apart, units, *largest]
+        )
 
 
 def _wide(x: Any) -> Any:
@@ -162,4 +223,5 @@ def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Dista
     apart = size * bool((lost_a or lost_b) and not np.array_equal(a[0], b[0], equal_nan=True))
     norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
     gap, unknown = abs(norm_a - norm_b), float("nan")
-    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], lost_a, lost_b, size, apart)
+    left = float((norm_a == 0) != (norm_b == 0))
+    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], lost_a, lost_b, size, apart, left)

@@ -89,22 +89,12 @@ def scale_of(row: Row, modules: Sequence[str]) -> Scale:
     return Scale(near, [mean * size for size in sizes])
 
 
-def arithmetic_of(row: Row, dtypes: Iterable[str]) -> Arithmetic:
+def arithmetic_of(formats: Iterable[str], dtypes: Iterable[str]) -> Arithmetic:
     """The arithmetic that two runs have in common: by their dtypes, or by the bits of most elements in both."""
     declared = coarsest(dtypes)
-    kept = [BY_NAME[name] for side in (0, 1) if (name := stored_as(row, side))]
+    kept = [BY_NAME[name] for name in formats if name]
     common = min(kept, key=lambda arithmetic: arithmetic.unit) if len(kept) == 2 else declared
     return max(declared, common, key=lambda arithmetic: arithmetic.unit)
-
-
-def stored_as(row: Row, side: int) -> str:
-    """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
-    sizes: dict[str, int] = {}
-    for d in row:
-        if d is not None:
-            sizes[d.stored[side]] = sizes.get(d.stored[side], 0) + d.size
-    name = max(sizes, key=lambda name: sizes[name], default="")
-    return name if 2 * sizes.get(name, 0) > sum(sizes.values()) else ""
 
 
 def scaled(d: Distance, near: float) -> float:

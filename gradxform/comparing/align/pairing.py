@@ -41,13 +41,13 @@ def paired(
         read: for "parameters" and "gradients", what reads the values of both sides; a tree that one lacks is left out.
         cells: the recurrent layers of both sides.
     """
+    if how == "equal paths" and a.shape == b.shape:
+        return _Choice(a.layout, b.layout, SAME, None).pair(a, b, how)
     layouts = list(candidates(a.shape, b.shape))
     if not layouts:
         return None
     usual = conventional(a.name, b.name, a.shape, b.shape)
     first = usual or layouts[0]
-    if how == "equal paths" and a.shape == b.shape and first == SAME:
-        return _Choice(a.layout, b.layout, first, None).pair(a, b, how)
     cell_a, cell_b = (cell_at(leaf.path, found) for leaf, found in zip((a, b), cells, strict=True))
     gates = gates_between(cell_a, cell_b, a.shape)
     tree, values = _telling(a, b, read)

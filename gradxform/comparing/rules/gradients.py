@@ -60,7 +60,7 @@ def _absent(e: Evidence, side: Side) -> tuple[int, list[int]]:
 def clip_global_norm(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run have one norm together at the steps at which they differ by a factor."""
     if e.step is not None and parallel(e, e.bad):
-        factors, steps = [e.factor(i)[0] for i in e.bad], list(e.judged[e.tree].bad)
+        factors, steps = [e.distance(i).factor for i in e.bad], list(e.judged[e.tree].bad)
         if spread(factors) <= slack(e) and factors[0] > 0:
             values, every = ([[e.total(at, side) for at in x] for side in e.sides] for x in (steps, e.rows[e.tree]))
             yield from _limits(e, "clip_global_norm", "by the global norm", "steps", values, every)
@@ -68,7 +68,7 @@ def clip_global_norm(e: Evidence) -> Iterator[Finding]:
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
     """Each leaf that is larger in one run has one norm, the limit, in the other."""
-    if len(e.bad) > 1 and parallel(e, e.bad) and all(e.factor(i)[0] > 0 for i in e.bad):
+    if len(e.bad) > 1 and parallel(e, e.bad) and all(e.distance(i).factor > 0 for i in e.bad):
         every = [[d.norms[side.place] for d in e.row if d is not None] for side in e.sides]
         values = [[e.distance(i).norms[side.place] for i in e.bad] for side in e.sides]
         yield from _limits(e, "clip_norm", "each gradient by its norm", "leaves", values, every)
@@ -165,7 +165,7 @@ def factor(e: Evidence) -> Iterator[Finding]:
     """All gradients are one number times as large in B."""
     if e.step is None or not set(e.bad) >= set(e.significant) or not parallel(e, e.significant):
         return
-    factors = [e.factor(i)[0] for i in e.significant]
+    factors = [e.distance(i).factor for i in e.significant]
     found = float(np.median(factors))
     if spread(factors) > slack(e) or not found or max(abs(x - found) for x in factors) > 0.1 * abs(found - 1):
         return
@@ -372,7 +372,7 @@ def two_biases(e: Evidence) -> Iterator[Finding]:
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
     large = [i for i in e.bad if e.values and e.distance(i).size >= PROVING]
-    factors = {i: e.factor(i)[0] for i in large if e.is_parallel(i) and e.factor(i)[0]}
+    factors = {i: e.distance(i).factor for i in large if e.is_parallel(i) and e.distance(i).factor}
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
     for i, times in factors.items():

@@ -12,8 +12,8 @@ from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEA
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, unequal
 from gradxform.comparing.layouts import cosine
-from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import BY_NAME, coarsest, scaled, stored_as
+from gradxform.comparing.measuring import Distance, stored_as
+from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
 
 _STEPS, _LEAVES = 12, 16
@@ -134,7 +134,7 @@ def data_order(e: Evidence) -> Iterator[Finding]:
 
 def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
-    stored = [stored_as(e.row, side.place) for side in e.sides]
+    stored = [stored_as(side.recording, e.tree, e.at) for side in e.sides]
     for side, own, other in zip(e.sides, stored, stored[::-1], strict=True):
         if e.step is not None and own and own != other and _rounding(e):
             text = (
