@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gradxform.comparing.evidence import Evidence
-from gradxform.comparing.findings import Finding, some
+from gradxform.comparing.findings import Finding, proven
 from gradxform.comparing.rules import gradients, optimizer, preconditions, unexplained
 
 Rule = Callable[[Evidence], Iterable[Finding]]
@@ -19,7 +19,6 @@ BEFORE: tuple[Rule, ...] = (
 )
 """What comes before a gradient differs; each of these explains all that follows."""
 PROVEN: tuple[Rule, ...] = (
-    gradients.zero,
     gradients.no_gradient,
     gradients.clip_norm,
     gradients.clip_global_norm,
@@ -76,7 +75,6 @@ def _proven(e: Evidence) -> list[Finding]:
         if not left and e.step is not None:
             break
     if found and left and e.step is not None and known:
-        names = some(e.labels(sorted(left)))
-        text = f"{len(left)} more leaves differ at step {e.step}, which this does not explain: {names}."
-        found.append(Finding("rest", text, e.step, e.labels(sorted(left)), is_fault=False))
+        text = f"{len(left)} more leaves differ at step {e.step}, which this does not explain: {e.some(sorted(left))}."
+        found.append(proven("rest", text, e.step, e.labels(sorted(left)), is_fault=False))
     return found

@@ -12,16 +12,23 @@ import numpy as np
 
 from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.constants import CLOSE, EXACT
+from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import reals
 from gradxform.comparing.mapping import Pair, View
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Judged, Row, Scale, coarsest, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
+
+def few(items: Any, count: int) -> Any:
+    """Some of many items or elements, evenly spaced."""
+    return items[:: max(1, len(items) // count)]
+
+
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
-_SAMPLE = 1 << 15
-"""Elements of a leaf that are enough to tell how it moves."""
+_SAMPLE, _LEAVES = 1 << 15, 1 << 8
+"""Elements of a leaf that are enough to tell how it moves, and leaves that are enough to tell a step from others."""
 
 
 class Side(NamedTuple):
@@ -142,18 +149,16 @@ class Evidence:
         found = []
         steps = (step, step if other is None else other)
         for side, view, at in zip((self.a, self.b), self.pairs[i][:2], steps, strict=True):
-            x = np.reshape(view.layout.of(side.read(at, tree, view.path)), -1)
-            found.append(reals(x[:: max(1, x.size // _SAMPLE)]))
+            found.append(reals(few(np.reshape(view.layout.of(side.read(at, tree, view.path)), -1), _SAMPLE)))
         return found[0], found[1]
 
     def apart(self, tree: str, step: int, other: int) -> float:
-        """The distance of a tree of A at one step and of B at another, of all pairs, relative to A; samples."""
-        apart = whole = 0.0
-        for i, (a, b, *_) in enumerate(self.pairs):
-            if a.path in self.a.shapes(step, tree) and b.path in self.b.shapes(other, tree):
-                one, two = self.samples(i, tree, step, other)
-                apart, whole = apart + float(np.sum((one - two) ** 2)), whole + float(np.sum(one**2))
-        return math.sqrt(apart / whole) if whole else math.inf
+        """The distance of a tree of A at one step and of B at another, of some pairs, relative to A; samples."""
+        shapes = self.a.shapes(step, tree), self.b.shapes(other, tree)
+        there = [i for i, (a, b, *_) in enumerate(self.pairs) if a.path in shapes[0] and b.path in shapes[1]]
+        pairs = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
+        scale = math.hypot(*(float(np.linalg.norm(one)) for one, _ in pairs))
+        return math.hypot(*(float(np.linalg.norm(one - two)) for one, two in pairs)) / scale if scale else math.inf
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""
@@ -195,6 +200,10 @@ class Evidence:
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""
         return tuple(self.pairs[i].label for i in places)
+
+    def some(self, places: Sequence[int]) -> str:
+        """The paths of a few pairs in words."""
+        return some(self.labels(places))
 
     def total(self, step: int, side: Side) -> float:
         """The global norm of a run's tree at a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class Finding:
     """The pairs whose differences it explains; None for all."""
     is_fault: bool = True
     """Whether it makes two runs differ; False for a mere remark."""
-    is_certain: bool = True
+    is_certain: bool = False
     """Whether it predicts numbers that it was not fitted to; else the text says what would decide it."""
 
     def __post_init__(self) -> None:
@@ -88,6 +89,10 @@ class Finding:
     def __str__(self) -> str:
         """The text."""
         return self.text
+
+
+proven = functools.partial(Finding, is_certain=True)
+"""A finding that is certain."""
 
 
 def some(paths: Sequence[str]) -> str:

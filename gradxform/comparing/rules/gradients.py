@@ -10,38 +10,35 @@ import numpy as np
 
 from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, EXACT, FEWEST, PROVING, SAME_FACTOR, SAME_NORM
 from gradxform.comparing.evidence import TREES, Evidence, Side
-from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.findings import Finding, number, proven, some
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rules.moved import apart, moved
 
 
-def zero(e: Evidence) -> Iterator[Finding]:
-    """All gradients of one run are zero."""
-    for side in e.sides if e.step is not None else ():
-        if not e.total(e.at, side) and not any(d.nonfinite[side.place] for d in e.row if d is not None):
+def no_gradient(e: Evidence) -> Iterator[Finding]:
+    """All gradients of one run are zero, or single ones are zero or absent."""
+    for side in e.sides:
+        lost = [i for i, d in enumerate(e.row) if d is not None and (d.norms[side.place] or d.nonfinite[side.place])]
+        zeros = sorted({*e.bad} - {*lost})
+        if zeros and not lost:
             text = (
                 f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: either no "
                 "gradient reaches the parameters (a loss that is detached, a graph that is cut), or they are recorded "
                 "when they are cleared already, or not yet computed."
             )
-            yield Finding("zero", text, e.at)
+            yield proven("zero", text, e.at)
             return
-
-
-def no_gradient(e: Evidence) -> Iterator[Finding]:
-    """A leaf whose gradient is zero or absent in one run alone."""
-    for side in e.sides:
-        zeros = [i for i in e.bad if not (d := e.distance(i)).norms[side.place] and not d.nonfinite[side.place]]
-        if zeros and len(zeros) < len(e.pairs):
-            names = some(e.labels(zeros))
-            text = f"No gradient reaches {names} in {side.name}: zeros there, and not in {side.other}: frozen?"
-            yield Finding("frozen", text, e.at, e.labels(zeros), {}, frozenset(zeros))
+        if zeros:
+            text = f"No gradient reaches {e.some(zeros)} in {side.name}: zeros there, and not in {side.other}: frozen?"
+            yield proven("frozen", text, e.at, e.labels(zeros), {}, frozenset(zeros))
         step, absent = _absent(e, side)
         if absent:
             explains = frozenset(absent) if e.step in (None, step) else None  # what parts later follows from it
-            names, since = some(e.labels(absent)), "" if step == e.steps[0] else f" from step {step} on"
-            text = f"{side.name} has no gradient for {names}{since}, and {side.other} has: frozen, or not used?"
-            yield Finding("frozen", text, step, e.labels(absent), {}, explains)
+            since = "" if step == e.steps[0] else f" from step {step} on"
+            text = (
+                f"{side.name} has no gradient for {e.some(absent)}{since}, and {side.other} has: frozen, or not used?"
+            )
+            yield proven("frozen", text, step, e.labels(absent), {}, explains)
 
 
 def _absent(e: Evidence, side: Side) -> tuple[int, list[int]]:
@@ -85,28 +82,27 @@ def _limits(
         yield _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
         return
     for side in e.sides[::-1]:
-        own, other = values[side.place], values[1 - side.place]
+        own, others, norms = values[side.place], values[1 - side.place], every[side.place]
         limit = max(own) if units == "leaves" else own[0]
-        over = [(one, more) for one, more in zip(own, other, strict=True) if more > limit]
-        clips = other[0] > limit if units == "steps" else len(over) == len(own)
-        if clips and _is_limit(*map(list, zip(*over, strict=True))):
-            if max(every[side.place]) > limit * (1 + SAME_NORM):
-                continue
-            certain = _is_spared(every[side.place], limit)
+        over = [more > limit for more in others]
+        clips = over[0] if units == "steps" else all(over)
+        if clips:
+            own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
+        if not _is_limit(own, others) or (clips and max(norms) > limit * (1 + SAME_NORM)):
+            continue
+        certain = clips and _is_spared(norms, limit)
+        if clips:
             text = (
-                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}; {len(over)} of "
-                f"{len(every[0])} {units} are over it in {side.other}, up to {number(max(other))}."
+                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}; {sum(over)} of "
+                f"{len(norms)} {units} are over it in {side.other}, up to {number(max(others))}."
                 f"{'' if certain else ' A smaller norm would tell a clip from a normalization.'}"
             )
-        elif not clips and _is_limit(own, other):
-            certain = False
+        else:
             text = (
                 f"{side.name} has the {'global ' * (units == 'steps')}norm {number(limit)} in {len(own)} {units}, even "
-                f"where it is smaller in {side.other} ({number(min(other))}): either {side.name} clips gradients that "
+                f"where it is smaller in {side.other} ({number(min(others))}): either {side.name} clips gradients that "
                 f"are larger before the clip{_of_losses(e, side)}, or it normalizes them."
             )
-        else:
-            continue
         labels = e.labels(e.bad) if units == "leaves" else ()
         yield Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
         return
@@ -157,7 +153,7 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
             f"{side.name} clips each element to {number(limit)}; {len(e.bad)} of {len(e.row)} leaves have larger ones "
             f"in {side.other} at step {e.step}, up to {number(highest)}."
         )
-        yield Finding("clip_value", text, e.at, e.labels(e.bad), {"limit": limit})
+        yield proven("clip_value", text, e.at, e.labels(e.bad), {"limit": limit})
         return
 
 
@@ -171,7 +167,7 @@ def factor(e: Evidence) -> Iterator[Finding]:
         return
     if found < 0 and abs(found + 1) < slack(e):
         text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
-        yield Finding("sign", text, e.step, (), {"factor": found})
+        yield proven("sign", text, e.step, (), {"factor": found})
     else:
         yield _times(e, found)
 
@@ -189,7 +185,7 @@ def _times(e: Evidence, found: float) -> Finding:
             f" at step {e.step}, {ratio} times at step {step}, another number at each step: a scale or a schedule that "
             "changes, or a mean over another number of tokens or examples in each batch."
         )
-        return Finding("factor", text, e.at, (), {"factor": found}, is_certain=False)
+        return Finding("factor", text, e.at, (), {"factor": found})
     hint, no_clip = _hint(e, times), _is_no_clip(e, times, int(large == "A"))
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     scale = (
@@ -332,7 +328,7 @@ def tied(e: Evidence) -> Iterator[Finding]:
                     label = e.pairs[i].label
                     whose = f"whose gradient is the sum of the two in {side.name}"
                     text = f"{label} and {path} are tied in {side.other}, {whose}."
-                    yield Finding("tied", text, e.at, (label, path), {}, frozenset([i]))
+                    yield proven("tied", text, e.at, (label, path), {}, frozenset([i]))
                     return
 
 
@@ -345,7 +341,7 @@ def missing(e: Evidence) -> Iterator[Finding]:
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
-            yield Finding("missing", text, e.steps[0], tuple(lacking))
+            yield proven("missing", text, e.steps[0], tuple(lacking))
     if unaligned:
         text = (
             f"{some([f'{path} in {name}' for path, name in unaligned])} have no partner and were not compared: either "
@@ -353,7 +349,7 @@ def missing(e: Evidence) -> Iterator[Finding]:
             "what the other has."
         )
         leaves = tuple(path for path, _ in unaligned)
-        yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset(), is_certain=False)
+        yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset())
 
 
 def two_biases(e: Evidence) -> Iterator[Finding]:
@@ -365,7 +361,7 @@ def two_biases(e: Evidence) -> Iterator[Finding]:
                 f"{side.name} trains two biases in its recurrent layers ({some(there)} is the second), and "
                 f"{side.other} one: their gradients are equal, and their sum moves twice as far. Freeze one of the two."
             )
-            yield Finding("two_biases", text, e.at, tuple(there), is_certain=False)
+            yield Finding("two_biases", text, e.at, tuple(there))
             return
 
 
@@ -376,15 +372,13 @@ def scaled(e: Evidence) -> Iterator[Finding]:
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
     for i, times in factors.items():
-        kind, what, certain = (
-            "leaf_factor",
-            f"is {number(times)} times as large in B: a factor of its own{why}",
-            not most,
+        is_sign, label = abs(times + 1) < 1e-3, e.pairs[i].label
+        what = (
+            "has the opposite sign in B." if is_sign else f"is {number(times)} times as large in B: a factor of its own"
         )
-        if abs(times + 1) < 1e-3:
-            kind, what, certain = "leaf_sign", "has the opposite sign in B.", True
-        text, label = f"The gradient of {e.pairs[i].label} {what}", e.pairs[i].label
-        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=certain)
+        text = f"The gradient of {label} {what}{'' if is_sign else why}"
+        kind = "leaf_sign" if is_sign else "leaf_factor"
+        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=is_sign or not most)
 
 
 def permuted(e: Evidence) -> Iterator[Finding]:
@@ -395,4 +389,4 @@ def permuted(e: Evidence) -> Iterator[Finding]:
         found = moved(*e.arrays(i), limit=max(e.limit, EXACT))
         if found is not None:
             label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
-            yield Finding(found[0], text, e.at, (label,), {}, frozenset([i]))
+            yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.comparing.constants import AMPLIFIED, BETTER, LARGE, OPTIMIZER_ELEMENTS, ROOM
-from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.evidence import Evidence, few
 from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
 
@@ -110,7 +110,7 @@ def _unknown(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad
         f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
         "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
     )
-    return Finding("optimizer", text, step, e.labels(bad), is_certain=False) if after - step == 1 else None
+    return Finding("optimizer", text, step, e.labels(bad)) if after - step == 1 else None
 
 
 def _still(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
@@ -135,7 +135,7 @@ def _still(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: 
             why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
         if period:
             why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
-        names, end = f"{some(e.labels(still))} does not move" if moving else "No parameter moves", e.steps[-1]
+        names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", e.steps[-1]
         text = (
             f"{names} in {side.name} from step {step} to {end if begun is None else after}, though it has a gradient: "
             f"{why}."
@@ -173,7 +173,7 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
         exact = np.abs(runs[side].moves) > ROOM * unit * np.abs(parameters[:-1])
         kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
     (chosen,) = np.nonzero(kept)
-    chosen = chosen[:: max(1, len(chosen) // _ELEMENTS)]
+    chosen = few(chosen, _ELEMENTS)
     if len(chosen) < OPTIMIZER_ELEMENTS:
         return []
     return [Run(run.gradients[:, chosen], run.parameters[:, chosen], run.moves[:, chosen], unit) for run in runs]
@@ -321,4 +321,4 @@ def _factor(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad:
         "like these, or a clip or a scale after the gradients are recorded, or another bias correction. More steps in "
         "a row, from the first on, would tell."
     )
-    return Finding("learning_rate", text, step, (), {"factor": middle}, is_certain=False)
+    return Finding("learning_rate", text, step, (), {"factor": middle})

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform.comparing.constants import COPIES, EXACT, NEARER, SHIFTS, SURE
 from gradxform.comparing.evidence import TREES, Evidence
-from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.findings import Finding, number, proven, some
 from gradxform.comparing.layouts import conventional, cosine
 from gradxform.comparing.rules.moved import apart, moved
 
@@ -27,7 +27,7 @@ def offset(e: Evidence) -> Iterator[Finding]:
                 f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the "
                 "rest."
             )
-            yield Finding("offset", text, e.step, (), {"steps": shift})
+            yield proven("offset", text, e.step, (), {"steps": shift})
             return
 
 
@@ -58,7 +58,7 @@ def _nonfinite(e: Evidence) -> Iterator[Finding]:
         else:
             run, other = ("A", "B") if counts[0] else ("B", "A")
             text = f"NaN or infinity begins in {run} at step {step}, {where}; {other} is finite there."
-        yield Finding("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
+        yield proven("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
         return
 
 
@@ -76,7 +76,7 @@ def data(e: Evidence) -> Iterator[Finding]:
                 f"{name} differs at step {e.step}: if it goes into the network, the runs see other data or prepare it "
                 "otherwise; if it comes out of it, the runs part before their gradients do."
             )
-        yield Finding("data", text, e.step)
+        yield proven("data", text, e.step)
         return
 
 
@@ -119,7 +119,7 @@ def _late(e: Evidence) -> Finding | None:
                 f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other "
                 f"run: {run} records its parameters after the optimizer's step, the other before it."
             )
-            return Finding("late_parameters", text, e.steps[0])
+            return proven("late_parameters", text, e.steps[0])
     return None
 
 
@@ -153,7 +153,7 @@ def initial(e: Evidence) -> Iterator[Finding]:
     else:
         if 2 * len(others) > len(weights):
             why = ": other seeds or initializers, or weights that were not copied"
-        text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
+        text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {e.some(bad)}."
     # Parameters after one step look like this: the next ones of the other run tell, from the third step on.
     may_be_late = place is None and 2 * len(others) <= len(weights) and len(bad) == len(row) and len(e.steps) < 3
     if may_be_late:
@@ -184,10 +184,10 @@ def copied(e: Evidence) -> Iterator[Finding]:
     odd = [i for i, axes in usual.items() if i in e.bad and e.pairs[i].a.layout.axes != axes]
     if odd and any(e.pairs[i].a.layout.axes == axes for i, axes in usual.items()):
         text = (
-            f"{some([e.pairs[i].b.path for i in odd])} in B holds {some(e.labels(odd))} of A in another layout than "
+            f"{some([e.pairs[i].b.path for i in odd])} in B holds {e.some(odd)} of A in another layout than "
             "other weights and kernels have: copied without a transposition, or with one too many?"
         )
-        yield Finding("copied", text, e.step, e.labels(odd))
+        yield Finding("copied", text, e.step, e.labels(odd), is_certain=True)
         return
     unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < SURE and not equal[i]]
     if 2 * len(unsure) > len(row):
@@ -195,7 +195,7 @@ def copied(e: Evidence) -> Iterator[Finding]:
             f"Few parameters of A were found in B at step {e.step}: either other seeds or initializers, weights that "
             "were not copied, or leaves that are matched wrongly (a map tells: --write-map, --map)."
         )
-        yield Finding("copied", text, e.step, e.labels(unsure), is_certain=False)
+        yield Finding("copied", text, e.step, e.labels(unsure))
 
 
 def _usual(e: Evidence, i: int) -> tuple[int, ...] | None:

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
-from gradxform.comparing.evidence import Evidence
-from gradxform.comparing.findings import Finding, number, unequal
+from gradxform.comparing.evidence import Evidence, few
+from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.measuring import Distance, stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
 
-_STEPS, _LEAVES = 12, 16
-"""Steps that are compared in search of batches in another order, and leaves whose ways are compared."""
+_STEPS, _MANY, _LEAVES = 12, 1 << 8, 16
+"""Steps and leaves that are compared in search of batches in another order, and leaves whose ways are compared."""
 
 
 def losses(e: Evidence) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def losses(e: Evidence) -> Iterator[Finding]:
             "that is reported is not the one that is trained (a sum and a mean, before and after a step, a running "
             "mean), or a part of it has no gradient (a constant, a penalty that is detached)."
         )
-        yield Finding("loss", text, step, (), dict(zip("ab", e.losses[step], strict=True)))
+        yield proven("loss", text, step, (), dict(zip("ab", e.losses[step], strict=True)))
 
 
 def dtypes(e: Evidence) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
             f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {judged.budget:.2g} are "
             f"taken for the rounding of {judged.name}."
         )
-        yield Finding("precision", text, e.steps[0], (), {"unit": judged.unit}, frozenset(), is_fault=False)
+        yield proven("precision", text, e.steps[0], (), {"unit": judged.unit}, frozenset(), is_fault=False)
 
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def unrecorded(e: Evidence) -> Iterator[Finding]:
             "differ, or the data from then on, or rounding has grown. Record parameters in both runs (parameters=), "
             "and batches, to decide."
         )
-        yield Finding("optimizer", text, e.at, e.labels(e.bad), is_certain=False)
+        yield Finding("optimizer", text, e.at, e.labels(e.bad))
 
 
 def _agreed(e: Evidence) -> str:
@@ -80,7 +80,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
         "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
         "belong to two trainings and tell nothing."
     )
-    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False, is_certain=False)
+    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
 
 
 def _few_of_half(e: Evidence) -> bool:
@@ -103,7 +103,7 @@ def _parameters_agree(e: Evidence, step: int) -> bool:
     before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
     limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
     apart = []
-    for i in e.significant[:: max(1, len(e.significant) // _LEAVES)]:
+    for i in few(e.significant, _LEAVES):
         if e.has(i, "parameters", first) and e.has(i, "parameters", step):
             starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
             a, b = (end - start for start, end in zip(starts, ends, strict=True))
@@ -116,7 +116,7 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     steps = list(e.rows[e.tree])[:_STEPS]
     if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
         return
-    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
+    places = [i for i in few(e.significant, _MANY) if all(e.has(i, e.tree, step) for step in steps)]
     samples = [[e.samples(i, e.tree, step) for i in places] for step in steps]
     sides = [[np.concatenate([[0.0], *(pair[k] for pair in pairs)]) for pairs in samples] for k in (0, 1)]
     like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
@@ -129,7 +129,7 @@ def data_order(e: Evidence) -> Iterator[Finding]:
             f"{steps[first]} in A are nearest to those of step {steps[best[first]]} in B (cosine "
             f"{number(like[first, best[first]])}, and {number(own[first])} with their own). Record batches to decide."
         )
-        yield Finding("data_order", text, e.step, (), {"steps": len(others)}, is_certain=False)
+        yield Finding("data_order", text, e.step, (), {"steps": len(others)})
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
                 f"{side.name} computes in {own}: most of its gradients are {own} numbers, kept as float32. The "
                 "differences have the size of its rounding."
             )
-            yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
+            yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit}, is_certain=True)
             return
 
 
@@ -193,7 +193,7 @@ def vague(e: Evidence) -> Iterator[Finding]:
         begin="The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences",
     )
     numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
-    yield Finding(kind, text + _where_to_look(e), e.at, e.labels(places), numbers, is_certain=False)
+    yield Finding(kind, text + _where_to_look(e), e.at, e.labels(places), numbers)
 
 
 def _directions(distances: list[Distance]) -> list[float]:
@@ -239,7 +239,7 @@ def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
     begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(there)} leaves of {e.tree}"
     most = f"; the largest difference is {e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
     after = "" if any(finding.is_certain for finding in found) else _after(e)
-    yield Finding("where", f"{begin}{most}{after}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
+    yield proven("where", f"{begin}{most}{after}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
 
 
 def _after(e: Evidence) -> str:
