@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +95,7 @@ def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
             continue
         m, v = mean, kept * v + part * g**2
         count = None if setting.counted is None else max(step + setting.counted, 1)
-        first, second = (1.0, 1.0) if count is None else (1 - beta1**count, 1 - beta2**count)
+        first, second = (1.0 if count is None else 1 - beta**count for beta in (beta1, beta2))
         scale = _rectified(beta2, count) if family == "RAdam" else 1.0
         root = np.sqrt(v / second) if scale else one
         found.append((m / first * (scale or 1.0), root, one * np.sqrt(second) if setting.place == "hat" else one))
@@ -118,25 +118,24 @@ def _fitted(setting: Setting, run: Run) -> Setting:
     The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
     others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
     """
-    linear, best = setting.family in ("SGD", "Lion"), setting
+    best, moves, p = setting, run.moves, run.parameters
     first, root, hat = _parts(setting, run)
-    moves, p = run.moves, run.parameters
     of_l2 = _parts(setting, run._replace(gradients=p))[0] if setting.family == "SGD" else 0.0
     columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "product": p / hat, "l2": of_l2}
     wanted, inside = moves * root, setting.place == "inside"
     if inside:
         wanted, columns = wanted**2, {"rate": first**2, "epsilon": -(moves**2)}
-    for names in (_LINEAR if setting.beta1 else _LINEAR[:2]) if linear else _ADAPTIVE:
+    for names in (_LINEAR if setting.beta1 else _LINEAR[:2]) if setting.family in ("SGD", "Lion") else _ADAPTIVE:
         if not set(names) <= columns.keys() or best.error <= TELLING_UNITS * run.unit:
             continue
         found: dict[str, Any] = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
         found.pop("product", None)
-        if inside:
-            found["rate"] = float(np.sqrt(max(found["rate"], 0.0)))
-        if "l2" in found:
-            found["l2"] /= found["rate"] or 1.0
         if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
             continue
+        if inside:
+            found["rate"] **= 0.5
+        if "l2" in found:
+            found["l2"] /= found["rate"] or 1.0
         new = setting._replace(**found)
         size = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
         added = new.l2 * of_l2 if "l2" in found else 0.0
@@ -186,9 +185,12 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     """
     best: list[Setting] = []
     families = list(_families(len(run.moves)))
+
+    def fitting(fits: Iterable[Setting]) -> list[Setting]:
+        return sorted((fit for fit in fits if fit.error <= enough), key=_error)
+
     for settings in families:
-        fits = [fit for setting in settings if (fit := _fitted(setting, run)).error <= enough]
-        fits.sort(key=_error)
+        fits = fitting(_fitted(setting, run) for setting in settings)
         if fits and (not best or BETTER * fits[0].error < best[0].error):
             best = fits
         if best and best[0].error <= TELLING_UNITS * run.unit:
@@ -196,10 +198,9 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     usual = [s for settings in families for s in settings if s.place in ("", "outside") and s.counted in (None, 1)]
     usual = [s for s in usual if s.counted or s.family != "Adam"]  # rates of steps are a correction as well
     if not best:
-        adam = [s for s in usual if s.family == "Adam"]
-        best = [fit for fit in [_with_l2(adam, run)] if fit.error <= enough]
+        best = fitting([_with_l2([s for s in usual if s.family == "Adam"], run)])
     if not best and len(run.moves) > 2:
-        best = [fit for fit in sorted((_scheduled(s, run) for s in usual), key=_error) if fit.error <= enough]
+        best = fitting(_scheduled(s, run) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 
 

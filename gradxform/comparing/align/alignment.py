@@ -70,11 +70,10 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
         raise ValueError(
             f"no leaf of A is one of B: A has {found[0]}{more[0]}, B has {found[1]}{more[1]}; write a map (--map)"
         )
-    there = [{getattr(pair, side).path for pair in matching.pairs} for side in "ab"]
+    there = ({view.path for view in views} for views in zip(*(pair.views for pair in matching.pairs), strict=True))
     alone_a, alone_b = ([path for path in side if path not in found] for side, found in zip(shapes, there, strict=True))
-    return Alignment(
-        _in_order(matching.pairs, *map(list, shapes)), alone_a, alone_b, list(trees), _not_aligned(matching)
-    )
+    pairs = _in_order(matching.pairs, *map(list, shapes))
+    return Alignment(pairs, alone_a, alone_b, list(trees), _not_aligned(matching))
 
 
 def _shapes(recording: Recording, steps: Sequence[int], trees: Sequence[str]) -> dict[str, Shape]:
@@ -104,18 +103,16 @@ class _Matching:
     """The leaves that are left, and the pairs that were made of others."""
 
     def __init__(
-        self,
-        a: Mapping[str, Shape],
-        b: Mapping[str, Shape],
-        read: Mapping[str, tuple[Values, Values]],
-        given: Map,
+        self, a: Mapping[str, Shape], b: Mapping[str, Shape], read: Mapping[str, tuple[Values, Values]], given: Map
     ) -> None:
         self.read, self.cells, self.pairs = read, (cells_of(a), cells_of(b)), list(given.pairs)
         self.made: list[tuple[Leaf, Leaf, float]] = []
-        taken = [{getattr(pair, side).path for pair in given.pairs} for side in "ab"]
-        taken = [taken[0] | given.alone_a, taken[1] | given.alone_b]
-        self.left_a = [leaf for leaf in leaves_of(a, b) if leaf.path not in taken[0]]
-        self.left_b = [leaf for leaf in leaves_of(b, a) if leaf.path not in taken[1]]
+        taken_a, taken_b = (
+            given.alone_a | {pair.a.path for pair in self.pairs},
+            given.alone_b | {pair.b.path for pair in self.pairs},
+        )
+        self.left_a = [leaf for leaf in leaves_of(a, b) if leaf.path not in taken_a]
+        self.left_b = [leaf for leaf in leaves_of(b, a) if leaf.path not in taken_b]
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
     def run(self, given: Mapping[str, str]) -> None:
@@ -124,7 +121,7 @@ class _Matching:
             self.add("the map", list(_by_map(self.left_a, self.left_b, given)))
         if self.are_renumbered():
             self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", _zipped(_keyed(side, _path) for side in (self.left_a, self.left_b)))
+        self.add("equal paths", self.zipped(_path))
         if not (self.left_a and self.left_b):
             return
         self.add("equal parameters", self.by_values("parameters"))
@@ -136,14 +133,16 @@ class _Matching:
         self.add_modules()
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
             for by_role, by_axes in itertools.product((True, False), repeat=2):
-                kind = functools.partial(_kind, by_role, by_axes)
-                sides = (
-                    _keyed([leaf for leaf in _network_order(side) if len(leaf.shape) >= axes], kind)
-                    for side in (self.left_a, self.left_b)
-                )
-                may = self.possible()
-                self.add("shape alone", [both for both in _zipped(sides) if may(*both) and _may_meet(*both)])
+                found, may = self.zipped(functools.partial(_kind, by_role, by_axes), axes), self.possible()
+                self.add("shape alone", [both for both in found if may(*both) and _may_meet(*both)])
             self.add_modules()
+
+    def zipped(self, key: Callable[[Leaf], Any], axes: int = 0) -> list[Both]:
+        """Leaves with so many axes and one key, in the order of the network."""
+        sides = (
+            [leaf for leaf in _network_order(side) if len(leaf.shape) >= axes] for side in (self.left_a, self.left_b)
+        )
+        return _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
 
     def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
         """Make pairs of leaves that are left; some are no surer than what led to them."""
@@ -183,7 +182,7 @@ class _Matching:
     def possible(self) -> Callable[[Leaf, Leaf], bool]:
         """Whether two leaves may belong together: they have equal parameters, or neither has them with another."""
         equals = self.equal("parameters")
-        held = set[Leaf]().union(*equals.values())
+        held = set(itertools.chain(*equals.values()))
         return lambda one, other: other in equals[one] if equals.get(one) else other not in held
 
     def by_values(self, tree: str, alone: bool = True) -> list[Both]:
@@ -226,31 +225,31 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
     Raises:
         ValueError: names that no leaf of a side has, or two leaves that are led to one.
     """
-    used: dict[str, Leaf] = {}
+    used: set[str] = set()
     ends: dict[Leaf, Leaf] = {}
+    there: dict[names.Name, list[Leaf]] = {}
+    for other in b:
+        there.setdefault(other.about, []).append(other)
     for leaf in a:
-        path = leaf.name.replace(".", "/")
-        fits_ = (old for old in given if f"{path}/".startswith(f"{old}/"))
-        old = max(fits_, key=len, default=None)
+        path = _path(leaf)
+        old = max((old for old in given if f"{path}/".startswith(f"{old}/")), key=len, default=None)
         if old is None:
             continue
-        used[old] = leaf
+        used.add(old)
         new = f"{given[old]}{path[len(old) :]}"
-        wanted = names.read(new, len(leaf.shape))
-        near = [other for other in b if other.about == wanted]
-        near.sort(key=lambda other: other.name != new)
-        if near and near[0] in ends:
-            text = f"the map leads {ends[near[0]].name!r} and {leaf.name!r} of A both to {near[0].name!r} of B"
-            raise ValueError(text)
+        near = there.get(names.read(new, len(leaf.shape)), [])
         if near:
-            ends[near[0]] = leaf
-            yield leaf, near[0]
+            end = next((other for other in near if other.name == new), near[0])
+            if end in ends:
+                raise ValueError(f"the map leads {ends[end].name!r} and {leaf.name!r} of A both to {end.name!r} of B")
+            ends[end] = leaf
+            yield leaf, end
     for old, new in given.items():
         for side, name, leaves in (("A", old, a), ("B", new, b)):
-            there = [leaf.name for leaf in leaves]
-            if old in used if side == "A" else any(f"{path}/".startswith(f"{name}/") for path in there):
+            paths = [leaf.name for leaf in leaves]
+            if old in used if side == "A" else any(f"{path}/".startswith(f"{name}/") for path in paths):
                 continue
-            beginnings = {path.rsplit("/", k)[0] for path in there for k in range(path.count("/") + 1)}
+            beginnings = {path.rsplit("/", k)[0] for path in paths for k in range(path.count("/") + 1)}
             raise ValueError(
                 f"the map has {name!r}, and no leaf or module of {side} is named so, or another entry has it; "
                 f"{mapping.like(name, sorted(beginnings))}"
@@ -285,10 +284,6 @@ def _may_meet(one: Leaf, other: Leaf) -> bool:
     return one.about.role == other.about.role or not (one.about.is_known and other.about.is_known)
 
 
-def _keyed(leaves: Iterable[Leaf], key: Callable[[Leaf], Any]) -> list[Keyed]:
-    return [(key(leaf), leaf) for leaf in leaves]
-
-
 def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]:
     """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
     groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
@@ -316,8 +311,6 @@ def _not_aligned(matching: _Matching) -> frozenset[str]:
 
 def _in_order(pairs: list[Pair], a: Sequence[str], b: Sequence[str]) -> list[Pair]:
     """The pairs in the order of the network: that of a recording whose paths are not merely sorted, if one is not."""
-    side, paths = ("b", b) if a == sorted(a) and b != sorted(b) else ("a", a)
+    side, paths = (1, b) if a == sorted(a) and b != sorted(b) else (0, a)
     places = {path: place for place, path in enumerate(paths)}
-    return sorted(
-        pairs, key=lambda pair: (places[getattr(pair, side).path], getattr(pair, side).layout.part or (0, 0, 0))
-    )
+    return sorted(pairs, key=lambda pair: (places[pair.views[side].path], pair.views[side].layout.part or (0, 0, 0)))

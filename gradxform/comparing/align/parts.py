@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
 from gradxform.functions.conventions import FUSED, GATES, OTHER_GATES
 
 _MOST_SECTIONS = 256
+_LAST = ("weight", "bias", "kernel")
 
 
 class Leaf(NamedTuple):
@@ -39,19 +41,21 @@ class Leaf(NamedTuple):
         yield self.layout
         if not self.sizes or self.layout.part is None:
             return
-        axis, start, stop = self.layout.part[:3]
-        common = math.gcd(*self.sizes)
-        for count in range(2, min(common, _MOST_SECTIONS) + 1):
-            if common % count == 0:
-                yield Layout(part=(axis, start // count, stop // count, count))
+        (axis, start, stop, *_), common = self.layout.part, math.gcd(*self.sizes)
+        counts = (count for count in range(2, min(common, _MOST_SECTIONS) + 1) if common % count == 0)
+        yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
 
 
 def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
     """The leaves of a recording; fused ones as parts if the other recording has the parts."""
     own, cells = cells_of(shapes), cells_of(other)
-    linen = {token for path, shape in other.items() for token, _ in read(path, len(shape)).module}
+    unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
+    linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
     found: list[Leaf] = []
     for path, shape in shapes.items():
+        if other.get(path) == shape:
+            found.append(Leaf(path, path, SAME, shape))
+            continue
         parts = list(_projections(path, shape, other))
         cell = cell_at(path, own)
         if not parts and cell and cell.family == "joint" and any(c.family != "joint" for c in cells.values()):
@@ -68,13 +72,11 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[L
 def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterator[Leaf]:
     """Query, key and value of a joint projection, and the like; keys and values may be fewer than queries."""
     module, _, last = path.lower().rpartition("/")
-    if last in ("weight", "bias", "kernel"):
+    if last in _LAST:
         module, _, joint = module.rpartition("/")
     else:  # in_proj_weight
-        joint, _, last = last.rpartition("_")
-        joint, last = (
-            (joint, last) if last in ("weight", "bias", "kernel") else (f"{joint}_{last}".strip("_"), "weight")
-        )
+        joint, _, end = last.rpartition("_")
+        joint, last = (joint, end) if end in _LAST else (last, "weight")
     for pattern, tokens in FUSED:
         if not shape or not pattern.match(joint):
             continue
@@ -83,10 +85,9 @@ def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterato
         if sizes is None or any(size * shape[axis] % math.prod(shape) for size in sizes):
             return
         rows = tuple(size * shape[axis] // math.prod(shape) for size in sizes)
-        for place, token in enumerate(tokens):
-            start = sum(rows[:place])
-            part = _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, rows[place])
-            yield part._replace(sizes=rows)
+        starts = itertools.accumulate(rows, initial=0)
+        for token, size, start in zip(tokens, rows, starts, strict=False):
+            yield _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, size)._replace(sizes=rows)
 
 
 def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, Shape]) -> tuple[int, ...] | None:
@@ -96,10 +97,8 @@ def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, 
         name = read(path, len(shape))
         if name.module and name.module[-1][0] in tokens and bias == (name.role == "bias"):
             modules.setdefault(name.module[:-1], {})[name.module[-1][0]] = math.prod(shape)
-    for found in modules.values():
-        if set(found) == set(tokens) and sum(found.values()) == total:
-            return tuple(found[token] for token in tokens)
-    return None
+    whole = (found for found in modules.values() if found.keys() == {*tokens} and sum(found.values()) == total)
+    return next((tuple(found[token] for token in tokens) for found in whole), None)
 
 
 def _inputs_and_states(path: str, shape: Shape) -> Iterator[Leaf]:

@@ -140,14 +140,11 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
             continue
         arrays = [(pair[other], pair[own]) for pair in map(e.arrays, e.bad)]
         fits = all(apart(np.clip(raw, -limit, limit), clipped) <= e.limit for raw, clipped in arrays)
-        counts = [
-            sum(int((np.abs(pair[k]) == value).sum()) for pair in arrays) for k, value in ((0, highest), (1, limit))
-        ]
-        if not fits or counts[1] < 2:
+        tied, ends = (sum(int((np.abs(x[k]) == top).sum()) for x in arrays) for k, top in ((1, limit), (0, highest)))
+        if not fits or tied < 2:
             continue
-        if counts[0] > 1:  # no two largest elements are equal by chance
-            limits = (highest, limit) if own else (limit, highest)
-            yield _both(e, "each element", "clip_value", *limits, certain=True)
+        if ends > 1:  # no two largest elements are equal by chance
+            yield _both(e, "each element", "clip_value", *((highest, limit) if own else (limit, highest)), certain=True)
             return
         text = (
             f"{side.name} clips each element to {number(limit)}; {len(e.bad)} of {len(e.row)} leaves have larger ones "
@@ -165,46 +162,43 @@ def factor(e: Evidence) -> Iterator[Finding]:
     found = float(np.median(factors))
     if spread(factors) > slack(e) or not found or max(abs(x - found) for x in factors) > 0.1 * abs(found - 1):
         return
-    if found < 0 and abs(found + 1) < slack(e):
-        text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
-        yield proven("sign", text, e.step, (), {"factor": found})
-    else:
-        yield _times(e, found)
+    text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
+    is_sign = found < 0 and abs(found + 1) < slack(e)
+    yield proven("sign", text, e.step, (), {"factor": found}) if is_sign else _times(e, found)
 
 
 def _times(e: Evidence, found: float) -> Finding:
     """A factor of all gradients, how it goes on, and what the losses tell of it."""
-    large, times = ("B", abs(found)) if abs(found) > 1 else ("A", 1 / abs(found))
-    what = "gradients" if e.values else "norms of gradients"
-    text = f"All {what} are {number(times)} times larger in {large}{' and of the opposite sign' if found < 0 else ''}"
-    later = _later(e)
+    power, large = (1, "B") if abs(found) > 1 else (-1, "A")
+    times, later = abs(found) ** power, _later(e)
+    what, sign = "" if e.values else "norms of ", " and of the opposite sign" if found < 0 else ""
+    text = f"All {what}gradients are {number(times)} times larger in {large}{sign}"
     if len(later) > 1 and spread(list(later.values())) > slack(e):
         step, other = max(later.items(), key=lambda item: abs(item[1] - found))
-        ratio = number(abs(other) if large == "B" else 1 / abs(other))
         text += (
-            f" at step {e.step}, {ratio} times at step {step}, another number at each step: a scale or a schedule that "
-            "changes, or a mean over another number of tokens or examples in each batch."
+            f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: a "
+            "scale or a schedule that changes, or a mean over another number of tokens or examples in each batch."
         )
         return Finding("factor", text, e.at, (), {"factor": found})
     hint, no_clip = _hint(e, times), _is_no_clip(e, times, int(large == "A"))
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
+    clip = "" if no_clip else ", or all clipped together"
     scale = (
-        "a loss scale that is not undone, or gradients that are summed over microbatches or devices in one and "
-        f"averaged in the other{'' if no_clip else ', or all clipped together'}"
+        "either {}a loss scale that is not undone, or a sum over microbatches or devices in one and a mean in the other"
     )
     one, other = e.losses.get(e.at, (0.0, 0.0))
     loss = other / one if one else math.nan
     summed = abs(loss - found) <= slack(e) * abs(found)
     if math.isnan(loss):
-        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
+        text += f": {scale.format(f'the loss is {means}, or ')}{clip}. Recorded losses would tell."
     elif summed:
         text += f", and so is the loss: it is {means}."
     elif abs(loss - 1) <= slack(e):
-        text += f", and the losses are equal: either {scale}."
+        text += f", and the losses are equal: {scale.format('')}{clip}."
     else:
-        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
-    if len(later) > 1:
-        text += f" It is the same at {len(later)} steps."
+        otherwise = scale.format("it is reported otherwise than it is used, or ")
+        text += f", and the loss {number(loss)} times: {otherwise}{clip}."
+    text += f" It is the same at {len(later)} steps." if len(later) > 1 else ""
     return Finding("factor", text, e.at, (), {"factor": found}, is_certain=summed or no_clip or len(later) > 1)
 
 
@@ -239,13 +233,12 @@ def _hint(e: Evidence, times: float) -> str:
     whole = round(times)
     if whole < 2 or abs(times - whole) > 1e-3 * whole:
         return ""
-    for side in (e.a, e.b):
-        for name in (name for name in side.names(e.steps[0]) if name not in (*TREES, "loss")):
-            for path, shape in side.shapes(e.steps[0], name).items():
-                if shape and shape[0] == whole:
-                    return f" ({whole} is the first dimension of {name})"
-                if not shape and e.values and float(side.read(e.steps[0], name, path)) == whole:
-                    return f" ({whole} is {name})"
+    for run, name in ((side, name) for side in (e.a, e.b) for name in side.names(e.at)):
+        for path, shape in run.shapes(e.at, name).items() if name not in (*TREES, "loss") else ():
+            if shape[:1] == (whole,):
+                return f" ({whole} is the first dimension of {name})"
+            if not shape and e.values and float(run.read(e.at, name, path)) == whole:
+                return f" ({whole} is {name})"
     return f" ({whole} may be the batch, the sequence or the devices)"
 
 

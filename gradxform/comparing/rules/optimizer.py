@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from gradxform.comparing.constants import AMPLIFIED, BETTER, LARGE, OPTIMIZER_ELEMENTS, ROOM
 from gradxform.comparing.evidence import Evidence, few
-from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
 
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
@@ -44,6 +45,15 @@ class Moves(NamedTuple):
         return len(self.a) >= LARGE and left**2 < 0.5 and abs(rate) > 8 * unit
 
 
+class Parting(NamedTuple):
+    """The first steps between which parameters move apart though the gradients agree, the moves, and the leaves."""
+
+    step: int
+    after: int
+    moves: Mapping[int, Moves]
+    bad: list[int]
+
+
 def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
     """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
     found = {}
@@ -63,14 +73,14 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
     return found
 
 
-def _first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
-    """The first steps between which parameters move apart though the gradients agree, the moves, and the leaves."""
+def _parting(e: Evidence) -> Parting | None:
+    """Where parameters move apart though the gradients agree, if they do."""
     if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
         return None
     unit, middle = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
     least = max(middle, e.judged["gradients"].arithmetic.budget)
     apart: dict[int, float] = {}
-    for step, after in zip(e.steps, e.steps[1:], strict=False):
+    for step, after in itertools.pairwise(e.steps):
         if e.step is not None and step >= e.step:
             return None
         found = _moves(e, step, after, unit)
@@ -83,7 +93,7 @@ def _first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | 
         if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > AMPLIFIED * middle:
             bad = [i for i, gap in gaps.items() if gap > AMPLIFIED * middle]
         if bad:
-            return step, after, found, bad
+            return Parting(step, after, found, bad)
         if step != e.steps[0]:
             e.a.close(step)
             e.b.close(step)
@@ -92,62 +102,50 @@ def _first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | 
 
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    found = _first_moves(e)
-    if found is None:
-        return
-    for rule in (_still, _settings, _decoupled, _factor, _unknown):
-        made = rule(e, *found)
-        if made is not None:
-            yield made
-            return
+    found = _parting(e)
+    rules = (_still, _settings, _decoupled, _factor, _unknown) if found is not None else ()
+    yield from itertools.islice(filter(None, (rule(e, found) for rule in rules)), 1)
 
 
-def _unknown(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _unknown(e: Evidence, at: Parting) -> Finding | None:
     """Moves that no setting predicts."""
     tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam, RAdam or Lion that was tried predicts the moves"
     text = (
-        f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
-        f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
+        f"The gradients agree, and the parameters move otherwise from step {at.step} on: the optimizers differ, and "
+        f"{tried if _runs(e, at.bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
         "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
     )
-    return Finding("optimizer", text, step, e.labels(bad)) if after - step == 1 else None
+    return Finding("optimizer", text, at.step, e.labels(at.bad)) if at.after - at.step == 1 else None
 
 
-def _still(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _still(e: Evidence, at: Parting) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in e.sides:
-        moving = [i for i, move in moves.items() if (move.a, move.b)[side.place].any()]
-        still = [i for i in bad if i not in moving]
+        moving = [i for i, move in at.moves.items() if (move.a, move.b)[side.place].any()]
+        still = [i for i in at.bad if i not in moving]
         if not still:
             continue
-        intervals = list(zip(e.steps, e.steps[1:], strict=False))
-        pattern = [any(_has_moved(e, i, side.place, *ends) for i in still) for ends in intervals]
-        begun = next(
-            (later for (at, later), moved in zip(intervals, pattern, strict=True) if moved and at >= after), None
-        )
-        period = next((n for n in range(2, len(pattern) // 2 + 1) if _is_each(pattern, n)), 0)
-        why = (
-            "frozen there, or the optimizer does not have it"
-            if moving
-            else "frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)"
-        )
-        if begun is not None:
-            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
+        moved = {
+            later: any(_has_moved(e, i, side.place, step, later) for i in still)
+            for step, later in itertools.pairwise(e.steps)
+        }
+        pattern = list(moved.values())
+        begun = next((later for later, has_moved in moved.items() if has_moved and later > at.after), None)
+        periods = range(2, len(pattern) // 2 + 1)
+        period = next((n for n in periods if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
         if period:
             why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
-        names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", e.steps[-1]
-        text = (
-            f"{names} in {side.name} from step {step} to {end if begun is None else after}, though it has a gradient: "
-            f"{why}."
-        )
+        elif begun is not None:
+            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
+        elif moving:
+            why = "frozen there, or the optimizer does not have it"
+        else:
+            why = "frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)"
+        names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", begun and at.after
+        text = f"{names} in {side.name} from step {at.step} to {end or e.steps[-1]}, though it has a gradient: {why}."
         certain = bool(period or (moving and begun is None))
-        return Finding("frozen", text, step, e.labels(still), is_certain=certain)
+        return Finding("frozen", text, at.step, e.labels(still), is_certain=certain)
     return None
-
-
-def _is_each(pattern: list[bool], period: int) -> bool:
-    """Whether parameters move at each n-th recorded step alone."""
-    return pattern == [(at + 1) % period == 0 for at in range(len(pattern))]
 
 
 def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
@@ -172,36 +170,32 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
         runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
         exact = np.abs(runs[side].moves) > ROOM * unit * np.abs(parameters[:-1])
         kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
-    (chosen,) = np.nonzero(kept)
-    chosen = few(chosen, _ELEMENTS)
-    if len(chosen) < OPTIMIZER_ELEMENTS:
-        return []
-    return [Run(run.gradients[:, chosen], run.parameters[:, chosen], run.moves[:, chosen], unit) for run in runs]
+    chosen = few(np.flatnonzero(kept), _ELEMENTS)
+    enough = len(chosen) >= OPTIMIZER_ELEMENTS
+    return [Run(*(x[:, chosen] for x in run[:3]), unit) for run in runs] if enough else []
 
 
-def _settings(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
-    runs, budget = _runs(e, bad), e.arithmetic("parameters").budget
+    runs, budget = _runs(e, at.bad), e.arithmetic("parameters").budget
     candidates = [settings_of(run, AMPLIFIED * budget) for run in runs]
-    if not runs or not all(candidates):
-        return None
-    pair = nearest(*candidates)
-    found = list(_differences(*pair))
+    pair = nearest(*candidates) if runs and all(candidates) else ()
+    found = list(_differences(*pair)) if pair else []
     if not found:
         return None
     kind, _, numbers = found[0]
-    labels = e.labels(bad) if len(bad) < len(moves) else ()
+    labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
     count, elements = runs[0].moves.shape
     certain = all(_is_proven(setting, count, budget) for setting in pair)
-    nearly = "" if certain else "nearly "
-    end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps."
-    if not certain:
-        end += " Another optimizer may do so as well: record more steps to decide."
     if count == 1:
         end = "One step is explained by other settings as well: record two more steps to decide."
-    begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
-    text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
-    return Finding(kind, text, step, labels, numbers, is_certain=certain)
+    else:
+        more = "" if certain else " Another optimizer may do so as well: record more steps to decide."
+        nearly = "" if certain else "nearly "
+        end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps.{more}"
+    shown = f", as {e.some(at.bad)} show" if labels else ""
+    text = f"The gradients agree, and the optimizers differ{shown}: {'; '.join(words for _, words, _ in found)}. {end}"
+    return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
 
 def _is_proven(setting: Setting, count: int, budget: float) -> bool:
@@ -213,14 +207,15 @@ def _is_proven(setting: Setting, count: int, budget: float) -> bool:
     return count > 1 and setting.error <= budget and not alike
 
 
+_BETAS = "betas are", "{0:g} and {1:g}"
 _NUMBERS = {
     "SGD": ("momentum is", "{0:g}"),
     "Adagrad": ("sum of squares begins with", "{2:g}"),
     "RMSprop": ("decay is", "{1:g}"),
-    "Adam": ("betas are", "{0:g} and {1:g}"),
+    **dict.fromkeys(("Adam", "Lion", "RAdam"), _BETAS),
 }
-_NUMBERS |= dict.fromkeys(("Lion", "RAdam"), _NUMBERS["Adam"])
 """What is told of the betas, or the start, of a family."""
+_PLACES = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
 
 
 def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
@@ -232,10 +227,9 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
         text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
         yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
-    words, shown = _NUMBERS[a.family]
-    told = tuple(shown.format(setting.beta1, setting.beta2, setting.start) for setting in (a, b))
-    if told[0] != told[1]:
-        text = f"the {words} {told[0]} in A{',' if ' and ' in told[0] else ' and'} {told[1]} in B"
+    (words, one), (_, other) = _told(a), _told(b)
+    if one != other:
+        text = f"the {words} {one} in A{',' if ' and ' in one else ' and'} {other} in B"
         yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
     if a.nesterov != b.nesterov:
         yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
@@ -244,8 +238,8 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
     if _differ(a.l2, b.l2, 0.02) or _differ(a.decay, b.decay, 0.02):
         yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
     count = max(len(a.rates), len(b.rates), 1)
-    rates = [setting.rates or (setting.rate,) * count for setting in (a, b)]
-    if any(_differ(one, other, AMPLIFIED * 2.0**-14) for one, other in zip(*rates, strict=True)):
+    rates = zip(*(setting.rates or (setting.rate,) * count for setting in (a, b)), strict=True)
+    if any(_differ(one, other, AMPLIFIED * 2.0**-14) for one, other in rates):
         text = f"the learning rate is {_rate(a)} in A and {_rate(b)} in B"
         yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
 
@@ -255,24 +249,26 @@ def _differ(a: float, b: float, by: float) -> bool:
     return abs(a - b) > by * min(a, b)
 
 
-def _name(setting: Setting) -> str:
+def _told(setting: Setting) -> tuple[str, str]:
+    """What the numbers of a family are called, and they."""
     words, shown = _NUMBERS[setting.family]
-    numbers = (setting.beta1, setting.beta2, setting.start)
-    told = f" whose {words} {shown.format(*numbers)} and" if any(numbers) else " with"
-    return f"{setting.family}{told} a learning rate of {_rate(setting)}"
+    return words, shown.format(setting.beta1, setting.beta2, setting.start)
+
+
+def _name(setting: Setting) -> str:
+    numbers = f" whose {' '.join(_told(setting))} and" if setting.beta1 or setting.beta2 or setting.start else " with"
+    return f"{setting.family}{numbers} a learning rate of {_rate(setting)}"
 
 
 def _rate(setting: Setting) -> str:
     """The rate; one that changes may be a clip as well, which has one factor for all leaves."""
-    if not setting.rates:
-        return f"{setting.rate:.4g}"
-    shown = ", ".join(f"{rate:.4g}" for rate in setting.rates)
-    return f"{shown} from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
+    shown = ", ".join(f"{rate:.4g}" for rate in setting.rates or (setting.rate,))
+    why = " from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
+    return f"{shown}{why if setting.rates else ''}"
 
 
 def _epsilon(setting: Setting) -> str:
-    places = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
-    return f"about {setting.epsilon:.2g}{places.get(setting.place, '')}" if setting.epsilon else "too small to show"
+    return f"about {setting.epsilon:.2g}{_PLACES.get(setting.place, '')}" if setting.epsilon else "too small to show"
 
 
 def _decay(setting: Setting) -> str:
@@ -282,43 +278,41 @@ def _decay(setting: Setting) -> str:
             f"decays its parameters by {setting.decay:.3g} of themselves at each step{beside} (a weight decay of "
             f"{setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
         )
-    if setting.l2:
-        return f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
-    return "does not decay its parameters"
+    added = f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
+    return added if setting.l2 else "does not decay its parameters"
 
 
-def _decoupled(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _decoupled(e: Evidence, at: Parting) -> Finding | None:
     """Moves that differ by one number times the parameters, the same in all leaves."""
-    found = [moves[i].part() for i in bad]
-    rates = [rate / (after - step) for rate, _ in found]
-    rate = float(np.median(rates))
-    if max(left for _, left in found) > 1 / BETTER or max(rates) - min(rates) > abs(rate) / BETTER:
+    rates, left = zip(*(at.moves[i].part() for i in at.bad), strict=True)
+    rate = float(np.median(rates)) / (at.after - at.step)
+    if max(left) > 1 / BETTER or max(rates) - min(rates) > abs(np.median(rates)) / BETTER:
         return None
     run, other = ("B", "A") if rate > 0 else ("A", "B")
-    certain = sum(len(moves[i].a) for i in bad) >= LARGE
+    certain = sum(len(at.moves[i].a) for i in at.bad) >= LARGE
     text = (
         f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
         f"rate times weight decay), which {other} does not do, or does so much less, or toward other values, such as "
         "its initial ones."
     )
-    return Finding("weight_decay", text, step, e.labels(bad), {"rate": rate}, is_certain=certain)
+    return Finding("weight_decay", text, at.step, e.labels(at.bad), {"rate": rate}, is_certain=certain)
 
 
-def _factor(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _factor(e: Evidence, at: Parting) -> Finding | None:
     """Moves that are one number times as large, between two steps: which has many causes."""
-    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in moves.values()])
-    if len(ratios) < OPTIMIZER_ELEMENTS or len(bad) < len(moves):
+    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in at.moves.values()])
+    if len(ratios) < OPTIMIZER_ELEMENTS or len(at.bad) < len(at.moves):
         return None
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
     if high - low > min(0.02 * abs(middle), abs(middle - 1) / BETTER):
         return None
-    begins = step == e.steps[0]
+    begins = at.step == e.steps[0]
     why = "another learning rate" if begins else "the learning rate changes there, by a schedule or in steps"
-    when = f"at step {step}" if after - step == 1 else f"from step {step} to {after}"
+    when = f"at step {at.step}" if at.after - at.step == 1 else f"from step {at.step} to {at.after}"
     text = (
         f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}"
         f"{'' if begins else ', after they moved alike'}: either {why}, another optimizer whose first steps are "
         "like these, or a clip or a scale after the gradients are recorded, or another bias correction. More steps in "
         "a row, from the first on, would tell."
     )
-    return Finding("learning_rate", text, step, (), {"factor": middle})
+    return Finding("learning_rate", text, at.step, (), {"factor": middle})
