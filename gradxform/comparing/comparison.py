@@ -215,8 +215,9 @@ def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) ->
 
     if a.norms_only or b.norms_only:
         for i in (i for i in there if not any(view.layout.part for view in pairs[i].views)):  # parts have no norms
-            sides = (_norms(x, side.norms_only) for x, side in zip(read(i), (a, b), strict=True))
-            row[i] = of_norms(*sides, math.prod(shapes_a[pairs[i].a.path]))
+            one, other = read(i)
+            size = math.prod(shapes_a[pairs[i].a.path])
+            row[i] = of_norms(_norms(one, a.norms_only), _norms(other, b.norms_only), size)
         return row
     arrays = ([view.layout.of(x) for view, x in zip(pairs[i].views, read(i), strict=True)] for i in there)
     for place, found in distances(arrays):

@@ -42,13 +42,13 @@ class Distance(NamedTuple):
     """The largest distance of two elements, in units in the last place of the coarser dtype."""
     largest_a: float
     largest_b: float
+    left: float
+    """The part of B, relative to it, that no number times A explains."""
     nonfinite_a: int
     nonfinite_b: int
     size: int
-    apart: int = 0
+    apart: int
     """Elements that are NaN or infinite in one, and another thing in the other."""
-    left: float = 0.0
-    """The part of B, relative to it, that no number times A explains."""
 
     @property
     def norms(self) -> tuple[float, float]:
@@ -133,16 +133,10 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     alike, one_is_zero = aa == bb, (aa == 0) | (bb == 0)
     cosine, left = (np.where(one_is_zero, x, y) for x, y in ((alike, cosine), (~alike, left)))
     norm_a, norm_b, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
-    numbers = (norm_a, norm_b, cosine, difference, *parts[:, 8:].max(0))
+    numbers = (norm_a, norm_b, cosine, difference, *parts[:, 8:].max(0), left)
     counts = (lost_a, lost_b, np.full_like(aa, size), apart)
-    for place, found, whole, rest in zip(
-        places,
-        np.transpose(numbers).tolist(),
-        np.transpose(counts).astype(np.int64).tolist(),
-        left.tolist(),
-        strict=True,
-    ):
-        yield place, Distance(*found, *whole, rest)
+    columns = (*np.array(numbers).tolist(), *np.array(counts, np.int64).tolist())
+    yield from zip(places, map(Distance._make, zip(*columns, strict=True)), strict=True)
 
 
 def _power(x: Any) -> Any:
@@ -224,4 +218,4 @@ def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Dista
     norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
     gap, unknown = abs(norm_a - norm_b), float("nan")
     left = float((norm_a == 0) != (norm_b == 0))
-    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], lost_a, lost_b, size, apart, left)
+    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], left, lost_a, lost_b, size, apart)

@@ -103,8 +103,9 @@ def _parting(e: Evidence) -> Parting | None:
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
     found = _parting(e)
-    rules = (_still, _settings, _decoupled, _factor, _unknown) if found is not None else ()
-    yield from itertools.islice(filter(None, (rule(e, found) for rule in rules)), 1)
+    if found is not None:
+        made = (rule(e, found) for rule in (_still, _settings, _decoupled, _factor, _unknown))
+        yield from itertools.islice(filter(None, made), 1)
 
 
 def _unknown(e: Evidence, at: Parting) -> Finding | None:
@@ -172,7 +173,7 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
         kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
     enough = len(chosen) >= OPTIMIZER_ELEMENTS
-    return [Run(*(x[:, chosen] for x in run[:3]), unit) for run in runs] if enough else []
+    return [Run._make((*(x[:, chosen] for x in run[:3]), unit)) for run in runs] if enough else []
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
