@@ -96,6 +96,11 @@ class Evidence:
         return self.steps[0] if self.step is None else self.step
 
     @property
+    def begins(self) -> bool:
+        """Whether no step came before at which the runs agreed, as far as is known."""
+        return self.at == self.steps[0]
+
+    @property
     def bad(self) -> list[int]:
         """The pairs that rounding does not explain there."""
         return [] if self.step is None else self.judged[self.tree].bad[self.step]

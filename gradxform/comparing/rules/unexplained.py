@@ -14,6 +14,7 @@ from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.measuring import Distance, stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
+from gradxform.comparing.rules.moved import apart
 from gradxform.comparing.rules.preconditions import batches
 
 _STEPS, _MANY, _LEAVES = 12, 1 << 8, 16
@@ -22,8 +23,8 @@ _STEPS, _MANY, _LEAVES = 12, 1 << 8, 16
 
 def losses(e: Evidence) -> Iterator[Finding]:
     """Losses that rounding does not explain, at a step at which it explains the gradients."""
-    steps = (step for step in e.steps if not e.tolerated and (e.step is None or step < e.step) and e.loss_gap(step))
-    for step in itertools.islice(steps, 1):
+    before = [step for step in e.steps if not e.tolerated and (e.step is None or step < e.step)]
+    for step in itertools.islice(filter(e.loss_gap, before), 1):
         one, other = unequal(*e.losses[step])
         text = (
             f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the loss "
@@ -48,11 +49,10 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
     known = e.tolerated or ("parameters" in e.rows and e.values)
-    if e.step not in (None, e.steps[0]) and not known and 2 * len(e.bad) > len(e.significant):
+    if not e.begins and not known and 2 * len(e.bad) > len(e.significant):
         text = (
-            f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: the optimizers may "
-            "differ, or the data from then on, or rounding has grown. Record parameters in both runs (parameters=), "
-            "and batches, to decide."
+            f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: other optimizers, other "
+            "data, or rounding that has grown. Record parameters in both runs (parameters=), and batches, to decide."
         )
         yield Finding("optimizer", text, e.at, e.labels(e.bad))
 
@@ -69,13 +69,12 @@ def grown(e: Evidence) -> Iterator[Finding]:
     """
     if e.step is None or e.tolerated or any(e.distance(i).apart for i in e.bad):
         return
-    begins = e.step == e.steps[0]
     gap, agree = e.loss_gap(e.step), set(e.significant) - set(e.bad)
-    if (begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
+    if (e.begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
         return
     known = [words for words, there in (("the parameters", "parameters" in e.rows), ("the losses", gap == 0)) if there]
     text = (
-        f"{'' if begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
         f"{e.distance(e.worst).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} still agree: "
         "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
         "belong to two trainings and tell nothing."
@@ -97,18 +96,15 @@ def _apart(e: Evidence) -> float:
 
 def _parameters_agree(e: Evidence, step: int) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
-    if "parameters" not in e.rows:
-        return True
     first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
     before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
-    limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
-    apart = []
+    limit, far = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before), []
     for i in few(e.significant, _LEAVES):
         if e.has(i, "parameters", first) and e.has(i, "parameters", step):
             starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
-            a, b = (end - start for start, end in zip(starts, ends, strict=True))
-            apart.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
-    return not apart or float(np.median(apart)) <= limit
+            b, a = (end - start for start, end in zip(starts, ends, strict=True))
+            far.append(apart(b, a))
+    return not far or float(np.median(far)) <= limit
 
 
 def data_order(e: Evidence) -> Iterator[Finding]:
@@ -121,13 +117,13 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     sides = [[np.concatenate([[0.0], *(pair[k] for pair in pairs)]) for pairs in samples] for k in (0, 1)]
     like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
     best, own = like.argmax(1), np.diagonal(like)
-    others = [i for i in range(len(steps)) if best[i] != i and 1 - like[i, best[i]] < NEAREST_STEP * (1 - own[i])]
+    others = [i for i, j in enumerate(best) if i != j and 1 - like[i, j] < NEAREST_STEP * (1 - own[i])]
     if len(others) >= max(1, len(steps) // 3):
-        first = others[0]
+        i, j = others[0], best[others[0]]
         text = (
             "The batches seem to come in another order, or are others, or have other labels: the gradients of step "
-            f"{steps[first]} in A are nearest to those of step {steps[best[first]]} in B (cosine "
-            f"{number(like[first, best[first]])}, and {number(own[first])} with their own). Record batches to decide."
+            f"{steps[i]} in A are nearest to those of step {steps[j]} in B (cosine {number(like[i, j])}, and "
+            f"{number(own[i])} with their own). Record batches to decide."
         )
         yield Finding("data_order", text, e.step, (), {"steps": len(others)})
 
@@ -172,7 +168,7 @@ def vague(e: Evidence) -> Iterator[Finding]:
     similarity, ratio = _together(e)
     largest, directions = max((d.relative for d in distances), default=0.0), _directions(distances)
     directed, finite = max(directions) >= DIRECTED, not any(d.apart for d in distances)
-    if many and fits and e.values and e.step == e.steps[0] and not directed:
+    if many and fits and e.values and e.begins and not directed:
         kind = "precision"
     elif directed and largest < 0.3 and e.values and not e.tolerated and finite:
         kind = "constant" if e.bad or np.median(directions) >= DIRECTED else ""
@@ -214,12 +210,11 @@ def _together(e: Evidence) -> tuple[float, float]:
 
 def _where_to_look(e: Evidence) -> str:
     """When it began, and where to look, by the losses."""
-    text = ""
-    if e.step not in (None, e.steps[0]):
-        text = (
-            f" {_agreed(e)}: either something changes then (a schedule, a phase of training, the data), or the "
-            "optimizers move the parameters otherwise after it."
-        )
+    text = (
+        f" {_agreed(e)}: either something changes then (a schedule, a phase of training, the data), or the optimizers "
+        "move the parameters otherwise after it."
+    )
+    text = "" if e.begins else text
     if e.loss_tells(e.at) and e.loss_gap(e.at):
         one, other = unequal(*e.losses[e.at])
         return f"{text} The losses differ too ({one} and {other}): look at the way forward, and the loss."
@@ -233,13 +228,14 @@ def _where_to_look(e: Evidence) -> str:
 
 def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
     """The first step and leaf at which runs part; without a known cause, also which leaves still agree."""
-    if e.step is None:
-        return
-    there = [i for i in range(len(e.pairs)) if e.row[i] is not None]
-    begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(there)} leaves of {e.tree}"
-    most = f"; the largest difference is {e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
-    after = "" if any(finding.is_certain for finding in found) else _after(e)
-    yield proven("where", f"{begin}{most}{after}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
+    if e.step is not None:
+        count = sum(d is not None for d in e.row)
+        text = (
+            f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
+            f"{e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
+            f"{'' if any(finding.is_certain for finding in found) else _after(e)}."
+        )
+        yield proven("where", text, e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
 
 
 def _after(e: Evidence) -> str:
