@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.comparing.align.alignment import Alignment
-from gradxform.comparing.constants import CLOSE, EXACT
+from gradxform.comparing.constants import ALIKE, CLOSE, EXACT, EXPLAINED, FACTOR_UNITS, PROVING
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import reals
 from gradxform.comparing.mapping import Pair, View
@@ -214,8 +214,17 @@ class Evidence:
         """The global norm of a run's tree at a step."""
         return math.hypot(*(d.norms[side.place] for d in self.rows[self.tree][step] if d is not None))
 
+    @property
+    def slack(self) -> float:
+        """How far factors may be apart that are one."""
+        return max(ALIKE, self.limit / 2)
+
+    def are_parallel(self, places: Sequence[int]) -> bool:
+        """Whether all of these leaves are a number times those of the other run, in enough elements to tell."""
+        return sum(self.distance(i).size for i in places) >= PROVING and all(map(self.is_parallel, places))
+
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
         d = self.distance(i)
-        explained = max(0.1 * abs(d.factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
+        explained = max(EXPLAINED * abs(d.factor - 1), FACTOR_UNITS * self.judged[self.tree].arithmetic.unit)
         return d.left <= min(max(self.limit, EXACT), explained)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.comparing.constants import SAME_VALUES
 from gradxform.functions.conventions import usual_axes
 
 Shape = tuple[int, ...]
@@ -166,7 +167,7 @@ def cosine(a: Any, b: Any) -> float:
         return float(a @ b) / scale
 
 
-def blocks(a: Any, b: Any, least: float = 0.99) -> Gates | None:
+def blocks(a: Any, b: Any, least: float = SAME_VALUES) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
     for axis in range(a.ndim):
         for count in COUNTS:

@@ -6,12 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from gradxform.comparing.constants import CANCELLED, GROWN, GROWTH, LAYERS, SUMS, UNLIKE
 from gradxform.comparing.measuring import Distance
-
-_GROWTH = 48.0
-"""How much larger rounding may be at the next recorded step: a stable one triples it, another batch has it 16-fold."""
-_GROWN = 0.25
-"""The power of the unit beyond which runs have parted, however slowly: a quarter of the digits is left in common."""
 
 
 class Arithmetic(NamedTuple):
@@ -31,19 +27,15 @@ class Arithmetic(NamedTuple):
     @property
     def grown(self) -> float:
         """The relative distance above which runs have parted, even if rounding has grown to it."""
-        return max(self.budget, self.unit**_GROWN)
+        return max(self.budget, self.unit**GROWN)
 
 
-_SUMS, _LAYERS = 2.0**10, 2.0**5
-"""Units in a gradient: it is a sum of thousands of terms where sums are rounded as well, of tens of layers else."""
-_CANCELLED = 8
-"""Units, of the usual norm, below which a sum cancels in one run: the other may have rounded each of its terms."""
 ARITHMETICS = (
-    Arithmetic("float64", 2.0**-53, 2.0**-53 * _SUMS),
-    Arithmetic("float32", 2.0**-24, 2.0**-24 * _SUMS),
-    Arithmetic("TF32", 2.0**-11, 2.0**-11 * _LAYERS),
-    Arithmetic("float16", 2.0**-11, 2.0**-11 * _LAYERS),
-    Arithmetic("bfloat16", 2.0**-8, 2.0**-8 * _LAYERS),
+    Arithmetic("float64", 2.0**-53, 2.0**-53 * SUMS),
+    Arithmetic("float32", 2.0**-24, 2.0**-24 * SUMS),
+    Arithmetic("TF32", 2.0**-11, 2.0**-11 * LAYERS),
+    Arithmetic("float16", 2.0**-11, 2.0**-11 * LAYERS),
+    Arithmetic("bfloat16", 2.0**-8, 2.0**-8 * LAYERS),
     Arithmetic("float8_e4m3fn", 2.0**-4, 0.5),
     Arithmetic("float8_e5m2", 2.0**-3, 0.5),
 )
@@ -106,13 +98,13 @@ def scaled(d: Distance, near: float) -> float:
 def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> bool:
     """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
     largest, least = max(d.norm_a, d.norm_b), min(d.norm_a, d.norm_b)
-    unlike = least > 0 and d.cosine**2 < 0.5  # less than half of the squares in common
+    unlike = least > 0 and d.cosine**2 < UNLIKE
     typical = max(near, whole)
     if largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * typical):
         return True
     directed = 1 - d.cosine**2 < arithmetic.budget  # a factor, maybe
-    cancels = 0 < least < _CANCELLED * arithmetic.unit * near
-    return cancels and not directed and largest < arithmetic.unit * _SUMS * typical
+    cancels = 0 < least < CANCELLED * arithmetic.unit * near
+    return cancels and not directed and largest < arithmetic.unit * SUMS * typical
 
 
 class Judged(NamedTuple):
@@ -143,7 +135,7 @@ def judge(
         scale = scale_of(row, modules or [""] * len(row))
         about = [(i, d, scale.near[i], scale.whole[i]) for i, d in enumerate(row) if d is not None]
         found = {i: scaled(d, near) for i, d, near, whole in about if not is_noise(d, near, whole, arithmetic)}
-        limit = max(arithmetic.budget, min(arithmetic.grown, _GROWTH * before)) if tolerance is None else tolerance
+        limit = max(arithmetic.budget, min(arithmetic.grown, GROWTH * before)) if tolerance is None else tolerance
         lost = [i for i, d in enumerate(row) if d is not None and d.apart]
         over = [i for i, value in found.items() if value > limit]
         levels[step], allowed[step] = max(found.values(), default=0.0), limit

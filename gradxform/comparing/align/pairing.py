@@ -8,24 +8,10 @@ from typing import NamedTuple
 
 from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
 from gradxform.comparing.align.values import Values, is_constant
+from gradxform.comparing.constants import HOW_SURE, OTHER_VALUES, SAME_VALUES, SEEN
 from gradxform.comparing.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.mapping import Pair, View
 
-_ALIKE, _UNLIKE = 0.99, 0.9
-"""Cosines from which values are the same ones, and below which they are others."""
-HOW_SURE = {
-    "the map": 1.0,
-    "equal paths": 1.0,
-    "equal parameters": 0.99,
-    "names": 0.95,
-    "modules": 0.95,
-    "equal gradients": 0.95,
-    "equal parameters and order": 0.7,
-    "shape alone": 0.4,
-}
-"""How sure pairs are, by how they were found."""
-_SEEN = 0.95
-"""How sure a pair is whose parameters are equal once their blocks are in order."""
 Cells = Mapping[str, Cell]
 
 
@@ -60,18 +46,20 @@ def paired(
         return usually.pair(a, b, how)
     fits = _fits(a, b, values, choices)
     best = max(fits, key=lambda choice: (fits[choice], choice == usually))
-    seen = fits[best] > _ALIKE
-    if fits[best] < _UNLIKE and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
+    seen = fits[best] > SAME_VALUES
+    if fits[best] < OTHER_VALUES and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
         found = blocks(first.of(values[0](a, None)), values[1](b, None))
         if found is not None:
             pair = usually._replace(gates=None).pair(a, b, how)
             view = pair.b._replace(layout=b.layout._replace(gates=_inverse(found)))
-            return pair._replace(b=view, sure=max(pair.sure, _SEEN))
+            return pair._replace(b=view, sure=max(pair.sure, SEEN))
     decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
-    if not (decided and seen and fits[usually] < _UNLIKE) and (usual is not None or not seen):
+    if not (decided and seen and fits[usually] < OTHER_VALUES) and (usual is not None or not seen):
         best = usually
     pair = best.pair(a, b, how)
-    return pair._replace(sure=_SEEN) if how == "shape alone" and tree == "parameters" and fits[best] > _ALIKE else pair
+    return (
+        pair._replace(sure=SEEN) if how == "shape alone" and tree == "parameters" and fits[best] > SAME_VALUES else pair
+    )
 
 
 class _Choice(NamedTuple):
@@ -96,7 +84,7 @@ def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[_Ch
             if whole == (choice.part_a == a.layout and choice.part_b == b.layout):
                 one, other = values[0](a, choice.part_a), values[1](b, choice.part_b)
                 fits[choice] = abs(cosine(choice.layout._replace(gates=choice.gates).of(one), other))
-        if max(fits.values()) > _ALIKE:
+        if max(fits.values()) > SAME_VALUES:
             break
     return fits
 

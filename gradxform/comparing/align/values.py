@@ -8,23 +8,20 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing.align.parts import Leaf
+from gradxform.comparing.constants import LEAST_VALUES, SAME_VALUES
 from gradxform.comparing.layouts import SAME, Layout, Shape, candidates, fits, reals
 
 Values = Callable[[Leaf, Layout | None], Any]
 """The values of a leaf, or of a part of it at another place; None where there are none."""
 _SAMPLE = 2048
-_LEAST = 3
-"""Elements below which equal values prove nothing."""
 _MOST_PAIRS = 1 << 23
 """Pairs of leaves of one shape that are compared one by one."""
-_EQUAL = 0.99
-"""The cosine from which values are the same ones."""
 
 
 def is_constant(array: Any) -> bool:
     """Whether an array is as an initializer of constants leaves it, or too small: equal ones prove nothing."""
     flat = np.asarray(array).reshape(-1)
-    return flat.size < _LEAST or not np.isfinite(flat[0]) or bool((flat == flat[0]).all())
+    return flat.size < LEAST_VALUES or not np.isfinite(flat[0]) or bool((flat == flat[0]).all())
 
 
 def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) -> dict[Leaf, set[Leaf]]:
@@ -62,7 +59,7 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
             for leaf, sample in ones:
                 found.setdefault(leaf, set()).update(buckets.get(_rounded(sample), ()))
         elif ones and others:
-            matrix = np.abs(np.stack([x for _, x in ones]) @ np.stack([x for _, x in others]).T) > _EQUAL
+            matrix = np.abs(np.stack([x for _, x in ones]) @ np.stack([x for _, x in others]).T) > SAME_VALUES
             for i, j in np.argwhere(matrix):
                 found.setdefault(ones[i][0], set()).add(others[j][0])
     return found

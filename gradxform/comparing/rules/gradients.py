@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, EXACT, FEWEST, PROVING, SAME_FACTOR, SAME_NORM
+from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence, Side
 from gradxform.comparing.findings import Finding, number, proven, some
-from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rules.moved import apart, moved
 
 
@@ -56,16 +55,16 @@ def _absent(e: Evidence, side: Side) -> tuple[int, list[int]]:
 
 def clip_global_norm(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run have one norm together at the steps at which they differ by a factor."""
-    if e.step is not None and parallel(e, e.bad):
+    if e.step is not None and e.are_parallel(e.bad):
         factors, steps = [e.distance(i).factor for i in e.bad], list(e.judged[e.tree].bad)
-        if spread(factors) <= slack(e) and factors[0] > 0:
+        if spread(factors) <= e.slack and factors[0] > 0:
             values, every = ([[e.total(at, side) for at in x] for side in e.sides] for x in (steps, e.rows[e.tree]))
             yield from _limits(e, "clip_global_norm", "by the global norm", "steps", values, every)
 
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
     """Each leaf that is larger in one run has one norm, the limit, in the other."""
-    if len(e.bad) > 1 and parallel(e, e.bad) and all(e.distance(i).factor > 0 for i in e.bad):
+    if len(e.bad) > 1 and e.are_parallel(e.bad) and all(e.distance(i).factor > 0 for i in e.bad):
         every = [[d.norms[side.place] for d in e.row if d is not None] for side in e.sides]
         values = [[e.distance(i).norms[side.place] for i in e.bad] for side in e.sides]
         yield from _limits(e, "clip_norm", "each gradient by its norm", "leaves", values, every)
@@ -78,7 +77,7 @@ def _limits(
 
     A norm below the limit tells a clip from a normalization.
     """
-    if len(values[0]) > 1 and all(spread(norms) <= SAME_NORM for norms in values):
+    if len(values[0]) > 1 and all(spread(norms) <= constants.SAME_NORM for norms in values):
         yield _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
         return
     for side in e.sides[::-1]:
@@ -88,7 +87,7 @@ def _limits(
         clips = over[0] if units == "steps" else all(over)
         if clips:
             own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
-        if not _is_limit(own, others) or (clips and max(norms) > limit * (1 + SAME_NORM)):
+        if not _is_limit(own, others) or (clips and max(norms) > limit * (1 + constants.SAME_NORM)):
             continue
         certain = clips and _is_spared(norms, limit)
         if clips:
@@ -110,19 +109,19 @@ def _limits(
 
 def _is_limit(values: Sequence[float], others: Sequence[float]) -> bool:
     """Whether several numbers are one limit: equal while the others vary."""
-    return len(values) > 1 and spread(values) <= SAME_NORM and spread(others) > ALIKE
+    return len(values) > 1 and spread(values) <= constants.SAME_NORM and spread(others) > constants.ALIKE
 
 
 def _is_spared(norms: Sequence[float], limit: float) -> bool:
     """Whether a norm is below a limit: what normalizes leaves none there."""
-    return any(0 < norm < limit * (1 - SAME_NORM) for norm in norms)
+    return any(0 < norm < limit * (1 - constants.SAME_NORM) for norm in norms)
 
 
 def _of_losses(e: Evidence, side: Side) -> str:
     """How many times larger the loss is in the run with the larger gradients."""
     losses = e.losses.get(e.at, (0.0, 0.0))
     one, other = losses[1 - side.place], losses[side.place]
-    return f" (the loss is {number(other / one)} times larger too)" if one and other / one > 1 + ALIKE else ""
+    return f" (the loss is {number(other / one)} times larger too)" if one and other / one > 1 + constants.ALIKE else ""
 
 
 def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
@@ -156,14 +155,14 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
 
 def factor(e: Evidence) -> Iterator[Finding]:
     """All gradients are one number times as large in B."""
-    if e.step is None or not set(e.bad) >= set(e.significant) or not parallel(e, e.significant):
+    if e.step is None or not set(e.bad) >= set(e.significant) or not e.are_parallel(e.significant):
         return
-    factors = [e.distance(i).factor for i in e.significant]
+    factors = np.array([e.distance(i).factor for i in e.significant])
     found = float(np.median(factors))
-    if spread(factors) > slack(e) or not found or max(abs(x - found) for x in factors) > 0.1 * abs(found - 1):
+    if spread(factors) > e.slack or np.abs(factors - found).max() > constants.EXPLAINED * abs(found - 1) or not found:
         return
     text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
-    is_sign = found < 0 and abs(found + 1) < slack(e)
+    is_sign = found < 0 and abs(found + 1) < e.slack
     yield proven("sign", text, e.step, (), {"factor": found}) if is_sign else _times(e, found)
 
 
@@ -173,7 +172,7 @@ def _times(e: Evidence, found: float) -> Finding:
     times, later = abs(found) ** power, _later(e)
     what, sign = "" if e.values else "norms of ", " and of the opposite sign" if found < 0 else ""
     text = f"All {what}gradients are {number(times)} times larger in {large}{sign}"
-    if len(later) > 1 and spread(list(later.values())) > slack(e):
+    if len(later) > 1 and spread(list(later.values())) > e.slack:
         step, other = max(later.items(), key=lambda item: abs(item[1] - found))
         text += (
             f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: a "
@@ -188,12 +187,12 @@ def _times(e: Evidence, found: float) -> Finding:
     )
     one, other = e.losses.get(e.at, (0.0, 0.0))
     loss = other / one if one else math.nan
-    summed = abs(loss - found) <= slack(e) * abs(found)
+    summed = abs(loss - found) <= e.slack * abs(found)
     if math.isnan(loss):
         text += f": {scale.format(f'the loss is {means}, or ')}{clip}. Recorded losses would tell."
     elif summed:
         text += f", and so is the loss: it is {means}."
-    elif abs(loss - 1) <= slack(e):
+    elif abs(loss - 1) <= e.slack:
         text += f", and the losses are equal: {scale.format('')}{clip}."
     else:
         otherwise = scale.format("it is reported otherwise than it is used, or ")
@@ -207,7 +206,7 @@ def _later(e: Evidence) -> dict[int, float]:
     found = {}
     for step, row in e.rows[e.tree].items():
         there = [d for i in e.significant if (d := row[i]) is not None]
-        if there and all(1 - d.cosine**2 <= slack(e) ** 2 for d in there if e.values):
+        if there and all(1 - d.cosine**2 <= e.slack**2 for d in there if e.values):
             largest = max(there, key=lambda d: d.norm_a)
             found[step] = largest.ratio if largest.cosine > 0 or not e.values else -largest.ratio
     return found
@@ -223,15 +222,15 @@ def _is_no_clip(e: Evidence, times: float, small: int) -> bool:
     limit, later = norms[0][0], norms[1:]
     if any(one > 1.01 * limit for one, _ in later):
         one, other = later[0]
-        return one > 0 and abs(other / one / times - 1) < SAME_FACTOR
-    below = [abs(other / one / times - 1) for one, other in later if 0 < one < limit * (1 - SAME_NORM)]
-    return len(below) > 1 and len(below) == len(later) and max(below) < SAME_FACTOR
+        return one > 0 and abs(other / one / times - 1) < constants.SAME_FACTOR
+    below = [abs(other / one / times - 1) for one, other in later if 0 < one < limit * (1 - constants.SAME_NORM)]
+    return len(below) > 1 and len(below) == len(later) and max(below) < constants.SAME_FACTOR
 
 
 def _hint(e: Evidence, times: float) -> str:
     """What a whole number may be."""
     whole = round(times)
-    if whole < 2 or abs(times - whole) > 1e-3 * whole:
+    if whole < 2 or abs(times - whole) > constants.WHOLE * whole:
         return ""
     for run, name in ((side, name) for side in (e.a, e.b) for name in side.names(e.at)):
         for path, shape in run.shapes(e.at, name).items() if name not in (*TREES, "loss") else ():
@@ -242,17 +241,7 @@ def _hint(e: Evidence, times: float) -> str:
     return f" ({whole} may be the batch, the sequence or the devices)"
 
 
-def parallel(e: Evidence, places: Sequence[int]) -> bool:
-    """Whether all of these leaves are a number times those of the other run."""
-    return bool(places) and all(map(e.is_parallel, places)) and sum(e.distance(i).size for i in places) >= PROVING
-
-
-def slack(e: Evidence) -> float:
-    """How far factors may be apart that are one."""
-    return max(ALIKE, e.limit / 2)
-
-
-def spread(values: Sequence[float]) -> float:
+def spread(values: Any) -> float:
     """How far numbers are apart, relative to their middle."""
     middle = abs(float(np.median(values)))
     return (max(values) - min(values)) / middle if middle else float("inf")
@@ -264,7 +253,7 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         return
     leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.step)[0])] for i in e.bad}
     leaves = {i: leaf for i, leaf in leaves.items() if leaf[1].any() and np.isfinite(leaf[1]).all()}
-    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= FEWEST and a.any()}
+    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= constants.FEWEST and a.any()}
     if not large or len(leaves) < len(e.bad):
         return
 
@@ -274,7 +263,7 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         return apart(times * a + rate * p, b)
 
     fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
-    decayed = [i for i, (a, b, _) in large.items() if off(i, a @ b / (a @ a), 0.0) > BETTER * off(i, *fits[i])]
+    decayed = [i for i in large if e.distance(i).left > constants.BETTER * off(i, *fits[i])]
     if not decayed:
         return
     times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
@@ -282,7 +271,7 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     rate = float(np.median([fits[i][1] for i in decayed]))
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
     unit = e.judged[e.tree].arithmetic.unit
-    allowed = {i: max(min(e.limit, e.distance(i).relative / BETTER), CLOSE * unit) for i in leaves}
+    allowed = {i: max(min(e.limit, e.distance(i).relative / constants.BETTER), constants.CLOSE * unit) for i in leaves}
     if not rate or any(min(errors[i]) > allowed[i] for i in leaves):
         return
     places = [i for i, (with_, without) in errors.items() if with_ < without]
@@ -305,7 +294,7 @@ def _goes_on(e: Evidence, places: Sequence[int], times: float, rate: float) -> b
         return False
     leaves = [(*e.samples(i, e.tree, after), e.samples(i, "parameters", after)[1]) for i in places]
     a, b, p = (np.concatenate(arrays) for arrays in zip(*leaves, strict=True))
-    return BETTER * apart(times * a + rate * p, b) < apart(times * a, b)
+    return constants.BETTER * apart(times * a + rate * p, b) < apart(times * a, b)
 
 
 def tied(e: Evidence) -> Iterator[Finding]:
@@ -317,7 +306,7 @@ def tied(e: Evidence) -> Iterator[Finding]:
             for i in e.bad:
                 one, other = e.arrays(i)[:: -1 if side.place else 1]
                 sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
-                if any(apart(whole, other) <= max(e.limit, EXACT) for whole in sums):
+                if any(apart(whole, other) <= max(e.limit, constants.EXACT) for whole in sums):
                     label = e.pairs[i].label
                     whose = f"whose gradient is the sum of the two in {side.name}"
                     text = f"{label} and {path} are tied in {side.other}, {whose}."
@@ -360,12 +349,12 @@ def two_biases(e: Evidence) -> Iterator[Finding]:
 
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    large = [i for i in e.bad if e.values and e.distance(i).size >= PROVING]
+    large = [i for i in e.bad if e.values and e.distance(i).size >= constants.PROVING]
     factors = {i: e.distance(i).factor for i in large if e.is_parallel(i) and e.distance(i).factor}
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
     for i, times in factors.items():
-        is_sign, label = abs(times + 1) < 1e-3, e.pairs[i].label
+        is_sign, label = abs(times + 1) < constants.WHOLE, e.pairs[i].label
         what = (
             "has the opposite sign in B." if is_sign else f"is {number(times)} times as large in B: a factor of its own"
         )
@@ -377,9 +366,9 @@ def scaled(e: Evidence) -> Iterator[Finding]:
 def permuted(e: Evidence) -> Iterator[Finding]:
     """Leaves whose values stand in other places in B."""
     for i in e.bad if e.values else ():
-        if abs(e.distance(i).ratio - 1) > max(e.limit, 1e-3) or abs(cosine(*e.arrays(i))) > 0.999:
-            continue
-        found = moved(*e.arrays(i), limit=max(e.limit, EXACT))
+        d = e.distance(i)
+        is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
+        found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
             label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
             yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.constants import AMPLIFIED, BETTER, LARGE, OPTIMIZER_ELEMENTS, ROOM
+from gradxform.comparing import constants
 from gradxform.comparing.evidence import Evidence, few
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
@@ -42,7 +42,9 @@ class Moves(NamedTuple):
     def is_part(self, unit: float) -> bool:
         """Whether moves differ by a part of the parameters, however small; in float32, 1 - rate is rounded."""
         rate, left = self.part()
-        return len(self.a) >= LARGE and left**2 < 0.5 and abs(rate) > 8 * unit
+        return (
+            len(self.a) >= constants.LARGE and left**2 < constants.UNLIKE and abs(rate) > constants.DECAY_UNITS * unit
+        )
 
 
 class Parting(NamedTuple):
@@ -64,9 +66,8 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
         one, other = e.samples(i, "gradients", step)
         before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
         a, b = (x - y for x, y in zip(before, later, strict=True))
-        large = np.maximum(np.abs(a), np.abs(b)) > ROOM * unit * np.maximum(np.abs(before[0]), 1e-30)
-        # a gradient of a hundredth of the usual is a sum that cancels, and its sign may be rounding
-        exact = large & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
+        large = np.maximum(np.abs(a), np.abs(b)) > constants.ROOM * unit * np.maximum(np.abs(before[0]), 1e-30)
+        exact = large & (np.abs(one) > constants.CANCELS * np.sqrt((one**2).mean()))
         if exact.any():
             apart = float(np.median(np.abs(one - other)[exact] / np.abs(one)[exact]))
             found[i] = Moves(a[exact], b[exact], before[0][exact], apart)
@@ -86,12 +87,12 @@ def _parting(e: Evidence) -> Parting | None:
         found = _moves(e, step, after, unit)
         gaps = {i: move.gap(unit) for i, move in found.items()}
         apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
-        limits = {i: AMPLIFIED * apart[i] for i in found}
+        limits = {i: constants.AMPLIFIED * apart[i] for i in found}
         middle = max(middle, float(np.median([move.apart for move in found.values()] or [0.0])))
         # gradients in bfloat16 (limit 1) have errors in any direction
         bad = [i for i, move in found.items() if gaps[i] > limits[i] or (limits[i] < 1 and move.is_part(unit))]
-        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > AMPLIFIED * middle:
-            bad = [i for i, gap in gaps.items() if gap > AMPLIFIED * middle]
+        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > constants.AMPLIFIED * middle:
+            bad = [i for i, gap in gaps.items() if gap > constants.AMPLIFIED * middle]
         if bad:
             return Parting(step, after, found, bad)
         if step != e.steps[0]:
@@ -169,17 +170,17 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
             for tree in ("gradients", "parameters")
         )
         runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
-        exact = np.abs(runs[side].moves) > ROOM * unit * np.abs(parameters[:-1])
+        exact = np.abs(runs[side].moves) > constants.ROOM * unit * np.abs(parameters[:-1])
         kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
-    enough = len(chosen) >= OPTIMIZER_ELEMENTS
+    enough = len(chosen) >= constants.OPTIMIZER_ELEMENTS
     return [Run._make((*(x[:, chosen] for x in run[:3]), unit)) for run in runs] if enough else []
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs, budget = _runs(e, at.bad), e.arithmetic("parameters").budget
-    candidates = [settings_of(run, AMPLIFIED * budget) for run in runs]
+    candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     pair = nearest(*candidates) if runs and all(candidates) else ()
     found = list(_differences(*pair)) if pair else []
     if not found:
@@ -234,13 +235,13 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
     if a.nesterov != b.nesterov:
         yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
-    if _differ(a.epsilon, b.epsilon, 0.1) or (a.place != b.place and a.epsilon):
+    if _differ(a.epsilon, b.epsilon, constants.SAME_EPSILON) or (a.place != b.place and a.epsilon):
         yield "epsilon", f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B", {"a": a.epsilon, "b": b.epsilon}
-    if _differ(a.l2, b.l2, 0.02) or _differ(a.decay, b.decay, 0.02):
+    if _differ(a.l2, b.l2, constants.SAME_DECAY) or _differ(a.decay, b.decay, constants.SAME_DECAY):
         yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
     count = max(len(a.rates), len(b.rates), 1)
     rates = zip(*(setting.rates or (setting.rate,) * count for setting in (a, b)), strict=True)
-    if any(_differ(one, other, AMPLIFIED * 2.0**-14) for one, other in rates):
+    if any(_differ(one, other, constants.SAME_RATE) for one, other in rates):
         text = f"the learning rate is {_rate(a)} in A and {_rate(b)} in B"
         yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
 
@@ -287,10 +288,10 @@ def _decoupled(e: Evidence, at: Parting) -> Finding | None:
     """Moves that differ by one number times the parameters, the same in all leaves."""
     rates, left = zip(*(at.moves[i].part() for i in at.bad), strict=True)
     rate = float(np.median(rates)) / (at.after - at.step)
-    if max(left) > 1 / BETTER or max(rates) - min(rates) > abs(np.median(rates)) / BETTER:
+    if max(left) > 1 / constants.BETTER or max(rates) - min(rates) > abs(np.median(rates)) / constants.BETTER:
         return None
     run, other = ("B", "A") if rate > 0 else ("A", "B")
-    certain = sum(len(at.moves[i].a) for i in at.bad) >= LARGE
+    certain = sum(len(at.moves[i].a) for i in at.bad) >= constants.LARGE
     text = (
         f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
         f"rate times weight decay), which {other} does not do, or does so much less, or toward other values, such as "
@@ -302,10 +303,10 @@ def _decoupled(e: Evidence, at: Parting) -> Finding | None:
 def _factor(e: Evidence, at: Parting) -> Finding | None:
     """Moves that are one number times as large, between two steps: which has many causes."""
     ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in at.moves.values()])
-    if len(ratios) < OPTIMIZER_ELEMENTS or len(at.bad) < len(at.moves):
+    if len(ratios) < constants.OPTIMIZER_ELEMENTS or len(at.bad) < len(at.moves):
         return None
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
-    if high - low > min(0.02 * abs(middle), abs(middle - 1) / BETTER):
+    if high - low > min(constants.SAME_RATIO * abs(middle), abs(middle - 1) / constants.BETTER):
         return None
     begins = at.step == e.steps[0]
     why = "another learning rate" if begins else "the learning rate changes there, by a schedule or in steps"

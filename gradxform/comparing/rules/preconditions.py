@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.constants import COPIES, EXACT, NEARER, SHIFTS, SURE
+from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, proven, some
 from gradxform.comparing.layouts import conventional, cosine
@@ -19,8 +19,8 @@ def offset(e: Evidence) -> Iterator[Finding]:
     """Gradients of each step in A that are those of a later, or an earlier, step in B."""
     if e.step != e.steps[0] or not e.values or not e.bad:
         return
-    for shift in (sign * by for by in range(1, SHIFTS + 1) for sign in (1, -1)):
-        steps = [step for step in e.steps if step + shift in e.b.steps][:SHIFTS]
+    for shift in (sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)):
+        steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
         if steps and all(e.apart(e.tree, step, step + shift) <= e.limit for step in steps):
             text = (
                 f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
@@ -114,7 +114,7 @@ def _late(e: Evidence) -> Finding | None:
     before, after = e.steps[:2], e.steps[1:3]
     for shift, run in (((after, before), "B"), ((before, after), "A")):
         rows = [e.apart("parameters", *steps) for steps in zip(*shift, strict=True)]
-        if max(rows) < e.apart("parameters", e.steps[0], e.steps[0]) / NEARER:
+        if max(rows) < e.apart("parameters", e.steps[0], e.steps[0]) / constants.NEARER:
             text = (
                 f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other "
                 f"run: {run} records its parameters after the optimizer's step, the other before it."
@@ -131,9 +131,9 @@ def initial(e: Evidence) -> Iterator[Finding]:
     if (late := _late(e)) is not None:
         yield late
         return
-    row, limit = rows[step], COPIES * e.arithmetic("parameters").unit
+    row, limit = rows[step], constants.COPIES * e.arithmetic("parameters").unit
     there = {i: d for i, d in enumerate(row) if d is not None}
-    far = [i for i, d in there.items() if e.pairs[i].sure >= SURE and d.relative > limit]
+    far = [i for i, d in there.items() if e.pairs[i].sure >= constants.SURE and d.relative > limit]
     bad = [i for i in far if not _is_sum(e, i, limit)]
     if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients
         return
@@ -141,11 +141,11 @@ def initial(e: Evidence) -> Iterator[Finding]:
     largest = max(there[i].relative for i in bad)
     weights = [i for i in bad if e.has(i, "parameters", step) and there[i].size > 1]
     arrays = {i: e.arrays(i, "parameters", step) for i in weights}
-    others = [i for i in weights if abs(cosine(*arrays[i])) < 0.5]
-    ways = ((i, found[1]) for i in weights if (found := moved(*arrays[i], limit=1e-3)) is not None)
+    others = [i for i in weights if abs(cosine(*arrays[i])) < constants.OTHER_SEED]
+    ways = ((i, found[1]) for i in weights if (found := moved(*arrays[i], limit=constants.WHOLE)) is not None)
     place, way = next(ways, (None, ""))
     if place is None:
-        same = (i for i in others if len(np.unique(arrays[i][0])) > 1 and _same_values(*arrays[i], EXACT))
+        same = (i for i in others if len(np.unique(arrays[i][0])) > 1 and _same_values(*arrays[i], constants.EXACT))
         place, way = next(same, None), "with its elements in another order, such as of gates or rows"
     why = f" by up to {number(100 * largest)} %"
     if place is not None:
@@ -178,7 +178,7 @@ def copied(e: Evidence) -> Iterator[Finding]:
     """Parameters that were copied without the transposition that others have, or of which no copies were found."""
     if e.step is None or e.step != e.steps[0] or "parameters" not in e.rows or not e.values:
         return
-    row, limit = e.rows["parameters"][e.step], COPIES * e.arithmetic("parameters").unit
+    row, limit = e.rows["parameters"][e.step], constants.COPIES * e.arithmetic("parameters").unit
     equal = [d is not None and d.relative <= limit for d in row]
     usual = {i: axes for i in range(len(row)) if equal[i] and (axes := _usual(e, i)) is not None}
     odd = [i for i, axes in usual.items() if i in e.bad and e.pairs[i].a.layout.axes != axes]
@@ -189,7 +189,7 @@ def copied(e: Evidence) -> Iterator[Finding]:
         )
         yield Finding("copied", text, e.step, e.labels(odd), is_certain=True)
         return
-    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < SURE and not equal[i]]
+    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < constants.SURE and not equal[i]]
     if 2 * len(unsure) > len(row):
         text = (
             f"Few parameters of A were found in B at step {e.step}: either other seeds or initializers, weights that "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
+from gradxform.comparing import constants
 from gradxform.comparing.evidence import Evidence, few
 from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import cosine
@@ -98,7 +98,7 @@ def _parameters_agree(e: Evidence, step: int) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
     first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
     before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
-    limit, far = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before), []
+    limit, far = max(e.judged[e.tree].arithmetic.grown, constants.AMPLIFIED * before), []
     for i in few(e.significant, _LEAVES):
         if e.has(i, "parameters", first) and e.has(i, "parameters", step):
             starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
@@ -117,7 +117,7 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     sides = [[np.concatenate([[0.0], *(pair[k] for pair in pairs)]) for pairs in samples] for k in (0, 1)]
     like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
     best, own = like.argmax(1), np.diagonal(like)
-    others = [i for i, j in enumerate(best) if i != j and 1 - like[i, j] < NEAREST_STEP * (1 - own[i])]
+    others = [i for i, j in enumerate(best) if i != j and 1 - like[i, j] < constants.NEAREST_STEP * (1 - own[i])]
     if len(others) >= max(1, len(steps) // 3):
         i, j = others[0], best[others[0]]
         text = (
@@ -163,16 +163,16 @@ def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
     unit, fits = e.judged[e.tree].arithmetic.unit, _rounding(e)
     small = [] if e.tolerated or not e.values else e.significant
-    places = e.bad or [i for i in small if e.distance(i).relative > CLOSE * unit]
+    places = e.bad or [i for i in small if e.distance(i).relative > constants.CLOSE * unit]
     distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2
     similarity, ratio = _together(e)
     largest, directions = max((d.relative for d in distances), default=0.0), _directions(distances)
-    directed, finite = max(directions) >= DIRECTED, not any(d.apart for d in distances)
+    directed, finite = max(directions) >= constants.DIRECTED, not any(d.apart for d in distances)
     if many and fits and e.values and e.begins and not directed:
         kind = "precision"
-    elif directed and largest < 0.3 and e.values and not e.tolerated and finite:
-        kind = "constant" if e.bad or np.median(directions) >= DIRECTED else ""
-    elif many and e.values and similarity < 0.97 and 0.5 < ratio < 2:
+    elif directed and largest < constants.SMALL and e.values and not e.tolerated and finite:
+        kind = "constant" if e.bad or np.median(directions) >= constants.DIRECTED else ""
+    elif many and e.values and similarity < constants.UNRELATED and 0.5 < ratio < 2:
         kind = "unrelated"
     else:
         kind = "unknown" if e.bad else ""
@@ -194,7 +194,7 @@ def vague(e: Evidence) -> Iterator[Finding]:
 
 def _directions(distances: list[Distance]) -> list[float]:
     """The cosines between differences and gradients of leaves: low for rounding, which has no direction."""
-    large = [d for d in distances if d.size >= LARGE] or distances
+    large = [d for d in distances if d.size >= constants.LARGE] or distances
     there = [d for d in large if d.difference and d.norm_a]
     return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
 
@@ -245,6 +245,6 @@ def _after(e: Evidence) -> str:
     after = [e.distance(i).relative for i in e.significant if i > last]
     ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
     unit = e.judged[e.tree].arithmetic.unit
-    if not ordered or not after or max(after) > CLOSE * unit or not e.losses_agree(e.at):
+    if not ordered or not after or max(after) > constants.CLOSE * unit or not e.losses_agree(e.at):
         return ""
     return f"; the losses and all leaves after {e.pairs[last].label}, nearer to the loss, agree"
