@@ -14,7 +14,6 @@ from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.measuring import Distance, stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
-from gradxform.comparing.rules.moved import apart
 from gradxform.comparing.rules.preconditions import batches
 
 _STEPS, _MANY, _LEAVES = 12, 1 << 8, 16
@@ -102,8 +101,8 @@ def _parameters_agree(e: Evidence, step: int) -> bool:
     for i in few(e.significant, _LEAVES):
         if e.has(i, "parameters", first) and e.has(i, "parameters", step):
             starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
-            b, a = (end - start for start, end in zip(starts, ends, strict=True))
-            far.append(apart(b, a))
+            a, b = (end - start for start, end in zip(starts, ends, strict=True))
+            far.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
     return not far or float(np.median(far)) <= limit
 
 
