@@ -93,13 +93,10 @@ def read(given: str | Path | Mapping[str, str] | None) -> Map:
     leaves, alone = found.get("leaf", []), found.get("alone", {})
     if not isinstance(leaves, list):
         raise ValueError(f"{file}: write [[leaf]] in two pairs of brackets, once for each pair of leaves")
-    if (
-        not isinstance(alone, dict)
-        or not set(alone) <= {"a", "b"}
-        or not all(isinstance(x, list) for x in alone.values())
-    ):
+    sides = alone if isinstance(alone, dict) else {"": alone}
+    if not set(sides) <= {"a", "b"} or not all(isinstance(paths, list) for paths in sides.values()):
         raise ValueError(f"{file}: [alone] may have a and b, lists of paths, got {alone!r:.60}")
-    alone_a, alone_b = (frozenset(_text(file, path) for path in alone.get(side, [])) for side in "ab")
+    alone_a, alone_b = (frozenset(_text(file, path) for path in sides.get(side, [])) for side in "ab")
     return Map(_names(file, found.get("names", {})), [_pair(file, entry) for entry in leaves], alone_a, alone_b)
 
 

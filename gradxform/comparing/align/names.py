@@ -121,6 +121,10 @@ def in_order(paths: Sequence[str]) -> list[int]:
     places = list(range(len(paths)))
     if list(paths) != sorted(paths):
         return places
-    return sorted(
-        places, key=lambda i: [(int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"(\d+)", paths[i])]
-    )
+    return sorted(places, key=lambda i: _natural(paths[i]))
+
+
+@lru_cache(maxsize=1 << 18)
+def _natural(path: str) -> list[tuple[int, str]]:
+    """What orders layer2 before layer10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]

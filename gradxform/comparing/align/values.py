@@ -47,27 +47,30 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
                 continue
             for shape in ends:
                 for layout in candidates(leaf.shape, shape) if side == 0 else [SAME]:
-                    sample = _unit(layout.of(array)[wanted[shape]])
+                    sample = reals(layout.of(array)[wanted[shape]])
                     kind = shape, sample.size  # complex ones have twice as many
                     samples.setdefault(kind, ([], []))[side].append((leaf, sample))
     found: dict[Leaf, set[Leaf]] = {}
-    for ones, others in samples.values():
+    for sides in (sides for sides in samples.values() if all(sides)):
+        (ones, rows_a), (others, rows_b) = (
+            (leaves, _units(arrays)) for leaves, arrays in (zip(*x, strict=True) for x in sides)
+        )
         if len(ones) * len(others) > _MOST_PAIRS:
             buckets: dict[bytes, set[Leaf]] = {}
-            for leaf, sample in others:
-                buckets.setdefault(_rounded(sample), set()).add(leaf)
-            for leaf, sample in ones:
-                found.setdefault(leaf, set()).update(buckets.get(_rounded(sample), ()))
-        elif ones and others:
-            matrix = np.abs(np.stack([x for _, x in ones]) @ np.stack([x for _, x in others]).T) > SAME_VALUES
-            for i, j in np.argwhere(matrix):
-                found.setdefault(ones[i][0], set()).add(others[j][0])
+            for leaf, row in zip(others, _rounded(rows_b), strict=True):
+                buckets.setdefault(bytes(row), set()).add(leaf)
+            for leaf, row in zip(ones, _rounded(rows_a), strict=True):
+                found.setdefault(leaf, set()).update(buckets.get(bytes(row), ()))
+        else:
+            for i, j in np.argwhere(np.abs(rows_a @ rows_b.T) > SAME_VALUES):
+                found.setdefault(ones[i], set()).add(others[j])
     return found
 
 
-def _rounded(sample: Any) -> bytes:
-    """Two digits or so of a sample, whatever its sign: what many leaves are told apart by, without comparing all."""
-    return bytes(np.round(sample * np.sign(sample[np.abs(sample).argmax()]), 3) + 0.0)
+def _rounded(rows: Any) -> Any:
+    """Two digits or so of samples, whatever their sign: what many leaves are told apart by, without comparing all."""
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(1)[:, None], 1)
+    return np.round(rows * np.sign(largest), 3) + 0.0
 
 
 def _places(shape: Shape) -> Any:
@@ -77,10 +80,10 @@ def _places(shape: Shape) -> Any:
     return np.unravel_index(flat, shape) if shape else ()
 
 
-def _unit(sample: Any) -> Any:
-    """A sample as a vector of length 1; zeros where it is not finite."""
-    flat = reals(sample)
+def _units(samples: Sequence[Any]) -> Any:
+    """Samples as rows of length 1; zeros where one is not finite."""
+    rows = np.stack(samples)
     with np.errstate(all="ignore"):
-        flat = flat / np.abs(flat).max(initial=0.0)
-        flat = flat / np.sqrt(flat @ flat)
-    return flat if np.isfinite(flat).all() else np.zeros_like(flat)
+        rows = rows / np.abs(rows).max(1, keepdims=True, initial=0.0)
+        rows = rows / np.sqrt(np.vecdot(rows, rows))[:, None]
+    return np.where(np.isfinite(rows).all(1, keepdims=True), rows, 0.0)
