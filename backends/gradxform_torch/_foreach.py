@@ -1,7 +1,8 @@
-"""Multi-tensor functions: one call for all leaves of one device and dtype."""
+"""Kernels that overwrite memory, and multi-tensor functions: one call for all leaves of one device and dtype."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,14 +10,64 @@ from typing import Any
 import torch
 
 from gradxform.backend.host import namespace as host
+from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _private
 from gradxform_torch._namespace import rounded_number
 from gradxform_torch._readable import is_writable
+from gradxform_torch.plain import Leafwise
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 Columns = Sequence[Any]
+
+
+class Eager(Leafwise):
+    """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
+
+    def clip(
+        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    ) -> list[torch.Tensor]:
+        """min(max(factor * leaf, low), high)."""
+        if not all([bound is None or isinstance(bound, (int, float)) for bound in (low, high)]):
+            return super().clip(leaves, low, high, factors, inplace)
+        scaled = self._scaled(leaves, factors, inplace)
+        own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
+        kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
+        return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
+
+    def _clamped(self, leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
+        """Leaves between two numbers or None, rounded to a dtype; NaN stays."""
+        dtype, own = kind
+        for bound, fresh, in_place in (
+            (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
+            (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
+        ):
+            if bound is not None:
+                near = rounded_number(bound, dtype)
+                if own:
+                    in_place(leaves, near)
+                else:
+                    leaves, own = fresh(leaves, near), True
+        return leaves
+
+    def cast(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Leaves rounded to the dtypes of others."""
+        out = [torch.empty_like(leaf, dtype=like.dtype) for leaf, like in zip(leaves, likes, strict=True)]
+        return copied(leaves, out)
+
+    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """The leaves in memory of their own, or in writable tensors."""
+        fits = out is not None and all(map(is_writable, out))
+        return copied(leaves, out if out is not None and fits else list(map(torch.empty_like, leaves)))
+
+    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
+        """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
+        own = inplace and all(map(is_writable, leaves))
+        out = list(leaves) if own else [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
+        if out:
+            _private.foreach_zero_(out)
+        return out
 
 
 def per_kind(
@@ -26,8 +77,7 @@ def per_kind(
     out: list[Any] = list(leaves)
     each = [False] * len(leaves) if own is None else own
     for places in grouped([(leaf.device, leaf.dtype, mine) for leaf, mine in zip(leaves, each, strict=True)]):
-        for i, new in zip(places, function([leaves[i] for i in places], each[places[0]]), strict=True):
-            out[i] = new
+        out = put(out, places, function([leaves[i] for i in places], each[places[0]]))
     return out
 
 
@@ -47,32 +97,11 @@ def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
     return leaves
 
 
-def clamped(leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
-    """Leaves between two numbers or None, rounded to a dtype; NaN stays."""
-    dtype, own = kind
-    for bound, fresh, in_place in (
-        (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
-        (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
-    ):
-        if bound is not None:
-            near = rounded_number(bound, dtype)
-            if own:
-                in_place(leaves, near)
-            else:
-                leaves, own = fresh(leaves, near), True
-    return leaves
-
-
 def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy leaves into other tensors."""
     if leaves:
         _private.foreach_copy_(list(out), list(leaves))
     return list(out)
-
-
-def are_numbers(*bounds: Any) -> bool:
-    """Whether bounds are numbers or none."""
-    return all([bound is None or isinstance(bound, (int, float)) for bound in bounds])
 
 
 # --- sums of leaves times numbers: one pass per term, rounded to the dtype of a leaf's sums --------------------------
@@ -90,7 +119,7 @@ def combination(
     None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
     multi-tensor function takes one by one on an accelerator.
     """
-    given = [_on_host(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
+    given = [float(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
     if any([isinstance(x, torch.Tensor) for x in given]):
         return None
     count = len(columns[0])
@@ -104,14 +133,8 @@ def combination(
     out: list[Any] = [None] * count
     for places in groups:
         some, by = ([[column[i] for i in places] for column in each] for each in (columns, weights))
-        found = _added(some, by, None if into is None else [into[i] for i in places])
-        for i, new in zip(places, found, strict=True):
-            out[i] = new
+        out = put(out, places, _added(some, by, None if into is None else [into[i] for i in places]))
     return out
-
-
-def _on_host(number: torch.Tensor) -> Any:
-    return (number.float() if number.itemsize == 2 else number).numpy()  # NumPy has no bfloat16
 
 
 def _is_fused(columns: Columns, i: int) -> bool:

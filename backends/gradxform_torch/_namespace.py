@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,43 +16,32 @@ from gradxform.numerics.namespace import Defaults
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
 
+_SAME = (
+    *("sqrt", "abs", "sum", "max", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "reshape"),
+    *("zeros_like", "ones_like", "complex", "matmul"),
+)
+"""Functions that formulas use under PyTorch's names."""
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of a number of bytes."""
+
+
+def materialized(x: Any) -> Any:
+    """The same numbers, stored under torch.compile; otherwise each use recomputes them."""
+    return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x
 
 
 class Namespace(Defaults):
     """PyTorch functions under the names that formulas use; new tensors are on one device."""
 
-    sqrt = staticmethod(torch.sqrt)
-    abs = staticmethod(torch.abs)
-    sum: Any = staticmethod(torch.sum)
-    max: Any = staticmethod(torch.max)
-    any: Any = staticmethod(torch.any)
-    expm1 = staticmethod(torch.expm1)
-    log = staticmethod(torch.log)
-    log1p = staticmethod(torch.log1p)
-    cos = staticmethod(torch.cos)
-    sin = staticmethod(torch.sin)
-    floor = staticmethod(torch.floor)
-    reshape = staticmethod(torch.reshape)
-    zeros_like = staticmethod(torch.zeros_like)
-    ones_like = staticmethod(torch.ones_like)
-    shift_left = staticmethod(torch.bitwise_left_shift)
-    shift_right = staticmethod(torch.bitwise_right_shift)
-    copy = staticmethod(torch.clone)
-    complex = staticmethod(torch.complex)
-    transpose = staticmethod(torch.permute)
-    matmul = staticmethod(torch.matmul)
+    shift_left, shift_right = staticmethod(torch.bitwise_left_shift), staticmethod(torch.bitwise_right_shift)
+    copy, transpose, stop_gradient = staticmethod(torch.clone), staticmethod(torch.permute), staticmethod(torch.detach)
+    asarray, materialize = staticmethod(torch.as_tensor), staticmethod(materialized)
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""
         self.device, self.widest = device, widest_on(device)
         self.dtype = getattr(torch, self.widest)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
-
-    def asarray(self, x: Any) -> torch.Tensor:
-        """Convert NumPy arrays and Python numbers like PyTorch."""
-        return torch.as_tensor(x)
 
     @staticmethod
     def real(x: torch.Tensor) -> torch.Tensor:
@@ -107,10 +97,9 @@ class Namespace(Defaults):
         """
         one = torch.ones_like(x)
         plain = torch.where(torch.isfinite(x) & (x > 0.0), x, one)
-        if x.dtype == torch.float32:
-            return (plain.clamp(min=2.0**-126).contiguous().view(torch.int32) & 0x7F800000).view(torch.float32)
-        bits = plain.clamp(min=2.0**-1022).contiguous().view(torch.int64) & 0x7FF0000000000000
-        return bits.view(torch.float64)
+        least, exponent = (2.0**-126, 0x7F800000) if x.dtype == torch.float32 else (2.0**-1022, 0x7FF0000000000000)
+        bits = plain.clamp(min=least).contiguous().view(_INTEGERS[x.element_size()])
+        return (bits & exponent).view(x.dtype)
 
     def _wide(self, x: Any) -> torch.Tensor:
         return x if isinstance(x, torch.Tensor) else self.float64(x)
@@ -141,10 +130,11 @@ class Namespace(Defaults):
         """Integers from zero, as floats."""
         return torch.arange(count, dtype=self.dtype, device=self.device)
 
-    def iota(self, x: torch.Tensor) -> torch.Tensor:
-        """Index of each element."""
-        few = self.widest == "float32" and x.numel() < 2**31
-        return torch.arange(x.numel(), dtype=torch.int32 if few else torch.int64, device=x.device).reshape(x.shape)
+    def iota(self, x: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """Index of each element, from a number on."""
+        end = start + x.numel()
+        few = self.widest == "float32" and end < 2**31
+        return torch.arange(start, end, dtype=torch.int32 if few else torch.int64, device=x.device).reshape(x.shape)
 
     def int32(self, x: Any) -> torch.Tensor:
         """Integers, keeping the lower 32 bits."""
@@ -166,20 +156,10 @@ class Namespace(Defaults):
             x = x.astype(np.float32)  # before it gets to a device that has no float64
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
-    @staticmethod
-    def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-        """The same value, detached."""
-        return x.detach()
-
     def rounded(self, x: Any, dtype: str) -> torch.Tensor:
         """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
         wide = self._wide(x)
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).to(self.dtype)
-
-    @staticmethod
-    def materialize(x: Any) -> Any:
-        """An array that is used more than once: inductor would otherwise recompute it for each use."""
-        return materialized(x)
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Select elements of a vector."""
@@ -218,14 +198,13 @@ class Namespace(Defaults):
         return found
 
 
+for _name in _SAME:
+    setattr(Namespace, _name, staticmethod(getattr(torch, _name)))
+
+
 def widest_on(device: torch.device) -> str:
     """Widest dtype of a device: Apple's GPUs have no float64."""
     return "float32" if device.type == "mps" else "float64"
-
-
-def materialized(x: Any) -> Any:
-    """The same numbers, stored under torch.compile; otherwise each use recomputes them."""
-    return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x
 
 
 def rounded_number(number: float, dtype: torch.dtype) -> float:
@@ -250,20 +229,25 @@ class Numbered:
 
 
 class OfLeaves(NamedTuple):
-    """A formula of elements of leaves that may be parts of larger ones."""
+    """A formula of elements of leaves that are parts of larger ones."""
 
     formula: Callable[..., Any]
-    numbers: Sequence[Callable[[Any], Any]] | None = None
+    in_whole: Sequence[Callable[[Any], Any]]
     """For each leaf, a function from element indices in it to those in the whole."""
 
-    def of(self, iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        """Return the formula for elements whose indices a function gives."""
+    def each(self) -> list[Callable[..., Any]]:
+        """The formula for the elements of one leaf, for each."""
+        return [numbered(self.formula, functools.partial(_index, own)) for own in self.in_whole]
 
-        def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
-            return self.formula(Numbered(xp, iota), *operands, **static)
 
-        return of_part
+def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A formula of elements whose indices a function gives."""
 
-    def in_whole(self, i: int, numbers: Any) -> Any:
-        """Convert element indices in one of the leaves to those in the whole."""
-        return numbers if self.numbers is None else self.numbers[i](numbers)
+    def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
+        return formula(Numbered(xp, iota), *operands, **static)
+
+    return of_part
+
+
+def _index(in_whole: Callable[[Any], Any], xp: Any, x: Any) -> Any:
+    return in_whole(xp.iota(x))

@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.protocol import Axes, pairs
-from gradxform.numerics import formulas, matrices, ranking, subsets
+from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs
+from gradxform.core.leaves import put
+from gradxform.numerics import formulas, ranking, subsets
 from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.matrices import Sides
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _foreach, _namespace, _private, parts
 from gradxform_torch._readable import is_writable
-from gradxform_torch.plain import Leafwise, split
+from gradxform_torch.plain import split
 
 REAL = {torch.float16, torch.bfloat16, torch.float32}
 """Dtypes whose products with a float64 number fit float64."""
@@ -29,7 +31,7 @@ Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """Reduces an array over axes, which are kept as ones."""
 
 
-class Batched(Leafwise):
+class Batched(_foreach.Eager):
     """PyTorch for ordinary tensors on an accelerator, possibly one without float64."""
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
@@ -102,25 +104,8 @@ class Batched(Leafwise):
                 found.append(plain([row], factors))
         return [self.compute(subsets.total, *each) for each in zip(*found, strict=True)]
 
-    def clip(
-        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
-    ) -> list[torch.Tensor]:
-        """min(max(factor * leaf, low), high)."""
-        if not _foreach.are_numbers(low, high):
-            return super().clip(leaves, low, high, factors, inplace)
-        scaled = self._scaled(leaves, factors, inplace)
-        own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
-        kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
-        return _foreach.per_kind(functools.partial(_foreach.clamped, low=low, high=high), scaled, kinds)
-
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements, of many small leaves at a time."""
         if isinstance(formula, Combination):
@@ -148,29 +133,18 @@ class Batched(Leafwise):
             columns = [*columns, each]
         return parts.in_parts(kernel, formula, columns, out)
 
-    def each(
-        self,
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        out: Sequence[Any] | None = None,
-    ) -> list[Any]:
+    def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """The same in the leaves' own dtypes."""
         plain = super().each
         return parts.in_parts(lambda own, row: plain(own, [[x] for x in row], numbers)[0], formula, columns, out)
 
     def of_matrices(
-        self,
-        formula: Callable[..., Any],
-        leaves: Sequence[torch.Tensor],
-        sides: Sequence[matrices.Sides],
-        dtype: str | None,
-        **static: Any,
+        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[torch.Tensor]:
         """A formula of each leaf's matrices, of small leaves of one shape together."""
         plain = super().of_matrices
 
-        def kernel(array: torch.Tensor, own: matrices.Sides) -> torch.Tensor:
+        def kernel(array: torch.Tensor, own: Sides) -> torch.Tensor:
             rows, columns = map(_shifted, own)
             return plain(formula, [array], [(rows, columns)], dtype, **static)[0]
 
@@ -186,24 +160,6 @@ class Batched(Leafwise):
             return ranking.kept(xp, array, sizes, least.reshape(-1, *[1] * (array.ndim - 1)))
 
         return parts.stacked(kernel, leaves, counts)
-
-    def cast(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Leaves rounded to the dtypes of others."""
-        out = [torch.empty_like(leaf, dtype=like.dtype) for leaf, like in zip(leaves, likes, strict=True)]
-        return _foreach.copied(leaves, out)
-
-    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
-        """The leaves in memory of their own, or in writable tensors."""
-        fits = bool(out) and all(map(is_writable, out or ()))
-        return _foreach.copied(leaves, out if out and fits else [torch.empty_like(leaf) for leaf in leaves])
-
-    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
-        """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
-        own = inplace and all(map(is_writable, leaves))
-        out = list(leaves) if own else [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
-        if out:
-            _private.foreach_zero_(out)
-        return out
 
 
 def _each(
@@ -239,22 +195,20 @@ def _reduced(
     """
     out, over = list(leaves), list(map(_positive, leaves, axes))
 
-    def fill(places: Sequence[int], function: Reduction, dtype: Any = None) -> None:
+    def in_stacks(places: Sequence[int], function: Reduction, dtype: Any = None) -> list[torch.Tensor]:
         some, keys = [leaves[i] for i in places], [over[i] for i in places]
-        made = parts.stacked(lambda array, own: function(array, _shifted(own)), some, keys, dtype)
-        for i, new in zip(places, made, strict=True):
-            out[i] = new
+        return parts.stacked(lambda array, own: function(array, _shifted(own)), some, keys, dtype)
 
-    fit = [i for i, own in enumerate(over) if wide is not None and own and _fits(leaves[i])]
-    if wide is not None and fit:
-        large = [i for i in fit if leaves[i].numel() > parts.LARGE]
-        for i in large:
-            out[i] = _in_pieces(leaves[i], over[i], wide)
-        fill([i for i in fit if i not in large], wide, torch.float64)
-        if counts is not None:
-            _private.foreach_div_([out[i] for i in fit], [counts[i] for i in fit])
-    fill([i for i in range(len(out)) if i not in fit], plain)
-    return out
+    fit = [wide is not None and bool(own) and _fits(leaf) for leaf, own in zip(leaves, over, strict=True)]
+    large = [i for i, fits in enumerate(fit) if fits and leaves[i].numel() > parts.LARGE]
+    small = [i for i, fits in enumerate(fit) if fits and leaves[i].numel() <= parts.LARGE]
+    others = [i for i, fits in enumerate(fit) if not fits]
+    if wide is not None:
+        out = put(out, large, [_in_pieces(leaves[i], over[i], wide) for i in large])
+        out = put(out, small, in_stacks(small, wide, torch.float64))
+        if counts is not None and large + small:
+            _private.foreach_div_([out[i] for i in large + small], [counts[i] for i in large + small])
+    return put(out, others, in_stacks(others, plain))
 
 
 def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -> torch.Tensor:

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes, Backward
+from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
 from gradxform.core.group import Mask
+from gradxform.core.leaves import put
 from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import _shards, across
 from gradxform_torch._namespace import Namespace, OfLeaves
 from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, local, part, replicated, whole
-from gradxform_torch.kernels import Kernels
+from gradxform_torch.batched import Batched
+from gradxform_torch.kernels import Kernels, way_of
 
 
 def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
@@ -79,27 +81,20 @@ class Torch(Kernels):
         ]
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements, whose indices are those in the whole leaf."""
-        own: Any = formula
-        if any_sharded(columns[0]) and not isinstance(formula, Combination):
-            own = OfLeaves(formula, [functools.partial(_shards.number_in_whole, leaf) for leaf in columns[0]])
-        return _elementwise(self, own, columns, numbers, factors, out, **static)
+        if not any_sharded(columns[0]) or isinstance(formula, Combination):
+            return _elementwise(self, formula, columns, numbers, factors, out, **static)
+        parts = OfLeaves(formula, [functools.partial(_shards.number_in_whole, leaf) for leaf in columns[0]])
+        shards = [list(map(local, column)) for column in columns]
+        if isinstance(way_of([shards, numbers, factors or ()]), Batched):
+            return _elementwise(self, parts, columns, numbers, factors, out, **static)
+        rows = zip(parts.each(), zip(*columns, strict=True), factors or [None] * len(columns[0]), strict=True)
+        return [_elementwise(self, own, [[x] for x in row], numbers, [by], **static)[0] for own, row, by in rows]
 
     def of_matrices(
-        self,
-        formula: Callable[..., Any],
-        leaves: Sequence[Any],
-        sides: Sequence[Sides],
-        dtype: str | None,
-        **static: Any,
+        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
         if not any_sharded(leaves):
@@ -143,9 +138,7 @@ class Torch(Kernels):
         out = list(leaves)
         for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-            made = self._largest([leaves[i] for i in places], [counts[i] for i in places])
-            for i, new in zip(places, made, strict=True):
-                out[i] = new
+            out = put(out, places, self._largest([leaves[i] for i in places], [counts[i] for i in places]))
         return out
 
     def _largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
@@ -168,16 +161,12 @@ class Torch(Kernels):
     ) -> Any:
         """Combine the numbers of shards, or of one shard's slices over axes, into norms (None: sums) of whole leaves.
 
-        Of a leaf that a mesh dimension does not split, the first process's number counts, so that no bit differs.
+        A leaf that a mesh dimension does not split has equal numbers along it: the largest counts, for all alike.
         """
         for group, here, same in _splitting(leaves, axes) if math.prod(numbers.shape) else ():
-            rows = across.all_gather(numbers, group, leaves[0])
-            found = self.compute(devices.norms_over, rows, orders=(ord,))
-            if any(same):
-                found = self.compute(formulas.where_active, found, rows[0], active=tuple(not own for own in same))
-            if not all(here):
-                found = self.compute(formulas.where_active, found, numbers, active=here)
-            numbers = found
+            orders = tuple([math.inf if own else ord for own in same])
+            found = self.compute(devices.norms_over, across.all_gather(numbers, group, leaves[0]), orders=orders)
+            numbers = found if all(here) else self.compute(formulas.where_active, found, numbers, active=here)
         return numbers
 
     # --- whole and shard -------------------------------------------------------------------------------------------

@@ -11,19 +11,19 @@ import torch
 
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import Readable
-from gradxform.backend.protocol import Axes
+from gradxform.backend.protocol import Axes, Columns, Given, Row
+from gradxform.core.leaves import put
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_torch import _foreach, _private
+from gradxform_torch import _foreach
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import is_writable
-from gradxform_torch.plain import Leafwise
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}
 
 
-class Host(Readable, Leafwise):
+class Host(Readable, _foreach.Eager):
     """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
 
     def readable(self, arrays: Iterable[Any]) -> bool:
@@ -73,8 +73,7 @@ class Host(Readable, Leafwise):
             by: Any = [each[i] for i in places]
             if dtype.itemsize > 2 and len({*by}) == 1:  # or torch would make a tensor for each leaf
                 by = _number(by[0], dtype)
-            for i, new in zip(places, _foreach.times([leaves[i] for i in places], mine, by), strict=True):
-                out[i] = new
+            out = put(out, places, _foreach.times([leaves[i] for i in places], mine, by))
         return out
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
@@ -95,47 +94,24 @@ class Host(Readable, Leafwise):
             return super().multiply_over(leaves, axes, factors, inplace)
         return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
 
-    def clip(
-        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    def _clamped(
+        self, leaves: _foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any
     ) -> list[torch.Tensor]:
-        """min(max(factor * leaf, low), high)."""
-        if not _foreach.are_numbers(low, high):
-            return super().clip(leaves, low, high, factors, inplace)
-        scaled = self._scaled(leaves, factors, inplace)
+        """In one pass over memory."""
+        dtype, own = kind
+        bounds = [None if bound is None else rounded_number(bound, dtype) for bound in (low, high)]
         if low is high is None:
-            return list(scaled)
-        bounds = {dtype: [_rounded(bound, dtype) for bound in (low, high)] for dtype in {x.dtype for x in leaves}}
-        found = []
-        for old, new in zip(leaves, scaled, strict=True):
-            own = (inplace or new is not old) and is_writable(new)
-            found.append((new.clamp_ if own else new.clamp)(*bounds[old.dtype]))
-        return found
+            return list(leaves)
+        return [(leaf.clamp_ if own else leaf.clamp)(*bounds) for leaf in leaves]
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements."""
         found = None
         if isinstance(formula, Combination):
             found = _foreach.combination(formula, columns, numbers, factors, out)
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
-
-    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
-        """The leaves in memory of their own, or in writable tensors."""
-        return _foreach.copied(leaves, out) if out and all(map(is_writable, out)) else super().copied(leaves)
-
-    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
-        """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
-        if not (inplace and leaves and all(map(is_writable, leaves))):
-            return super().zeros(leaves)
-        _private.foreach_zero_(list(leaves))
-        return list(leaves)
 
     def peer_norm(
         self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
@@ -155,7 +131,3 @@ def _takes(leaves: Sequence[torch.Tensor], factor: float) -> bool:
 
 def _number(factor: float, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.array(factor, "f" if dtype == torch.float32 else "d"))
-
-
-def _rounded(bound: float | None, dtype: torch.dtype) -> float | None:
-    return None if bound is None else rounded_number(bound, dtype)

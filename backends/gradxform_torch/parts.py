@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _private
-from gradxform_torch._namespace import OfLeaves
+from gradxform_torch._namespace import OfLeaves, numbered
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
@@ -74,8 +75,7 @@ def stacked(
     out: list[Any] = list(leaves)
     for part in stacks(leaves, keys, dtype and [dtype] * len(leaves)):
         for places, array in part:
-            for i, new in zip(places, kernel(array, keys[places[0]]).unbind(), strict=True):
-                out[i] = new
+            out = put(out, places, kernel(array, keys[places[0]]).unbind())
     return out
 
 
@@ -116,19 +116,16 @@ class Part(NamedTuple):
         """A formula in which elements have the indices that they have in their leaves."""
         if isinstance(formula, Combination):
             return formula
-        whole = formula if isinstance(formula, OfLeaves) else OfLeaves(formula)
-        if not self.sizes:
-            return whole.of(lambda xp, x: whole.in_whole(self.places[0], xp.iota(x)))
+        inner, in_whole = formula if isinstance(formula, OfLeaves) else (formula, None)
 
         def iota(xp: Any, x: Any) -> torch.Tensor:
-            end = self.start + max(self.sizes)
-            kind = torch.int32 if xp.widest == "float32" and end < 2**31 else torch.int64
-            numbers = torch.arange(self.start, end, dtype=kind, device=x.device)
-            rows = zip(self.places, self.sizes, strict=True)
-            each = [whole.in_whole(i, numbers.narrow(0, 0, size)) for i, size in rows]
+            found = xp.iota(x.narrow(0, 0, max(self.sizes)), self.start) if self.sizes else xp.iota(x)
+            each = [found.narrow(0, 0, size) for size in self.sizes] or [found]
+            if in_whole is not None:
+                each = [in_whole[i](own) for i, own in zip(self.places, each, strict=True)]
             return each[0] if len(each) == 1 else torch.cat(each)
 
-        return whole.of(iota)
+        return numbered(inner, iota)
 
     def put(self, new: torch.Tensor, leaves: Sequence[torch.Tensor], into: Sequence[Any] | None, out: Any) -> None:
         """Store results in `out`, if possible in the memory of `into`."""
