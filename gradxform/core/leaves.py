@@ -238,7 +238,7 @@ class Leaves(NamedTuple):
         """Return the transformed leaves of the original tree, with None and float0 in place."""
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
-            leaves = self._multiplied(every)
+            leaves = self._multiplied([i for i in every if i not in self.stopped] if self.stopped else every)
         leaves = self.backend.as_given(list(map(source.given, every)), list(self._narrowed(every, leaves)))
         if self.stopped:
             leaves = put(leaves, self.stopped, self.backend.zeros([leaves[i] for i in self.stopped]))
@@ -275,8 +275,8 @@ class Leaves(NamedTuple):
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
-        """Return all leaves, some of them, unless stopped, multiplied by their pending factors."""
-        due = [i for i in places if i in self.due and i not in self.stopped]
+        """Return all leaves, some of them multiplied by their pending factors."""
+        due = places if len(self.due) == len(self.leaves) else [i for i in places if i in self.due]
         if not due:
             return self.leaves
         if len(due) == len(self.leaves):

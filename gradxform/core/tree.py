@@ -159,7 +159,7 @@ class Tree(Measured):
 
     def memory(self) -> Given:
         """Return the active leaves if all may be overwritten, else None."""
-        return [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None
+        return [self.leaves[i] for i in self.chosen] if all([self.owned[i] for i in self.chosen]) else None
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -143,25 +143,25 @@ def verify(transform: str, where: Where, view: Tree) -> None:
     """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
     for part, _ in check(transform, where):
         if isinstance(part, _BY_PATH) or (isinstance(part, (list, tuple)) and not part):
-            _mask(transform, part, False, view)
+            _mask(transform, part, False, view, view.source.find_paths())
 
 
 def chosen(transform: str, where: Choice, view: Tree) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
-    masks = [_mask(transform, part, takes_leaf, view) for part, takes_leaf in where]
+    paths = view.source.find_paths()  # of all slots, as one that is None now has its path
+    masks = [_mask(transform, part, takes_leaf, view, paths) for part, takes_leaf in where]
     return tuple(map(any, zip(*masks, strict=True)))
 
 
-def _mask(transform: str, part: Any, takes_leaf: bool, view: Tree) -> Sequence[bool]:
+def _mask(transform: str, part: Any, takes_leaf: bool, view: Tree, paths: Sequence[str]) -> Sequence[bool]:
     """For each leaf of a view, whether one part of a `where` is for it."""
     source = view.source
     if not isinstance(part, _BY_PATH):
         if not isinstance(part, FUNCTIONS):  # an Equinox module of bools can be called
             if not callable(part) or any(map(_is_bool, view.backend.flatten(part)[0])):
                 return _by_tree(transform, part, view)
-        given = zip(source.paths, view.leaves, strict=True)
+        given = zip([paths[slot] for slot in source.kept], view.leaves, strict=True)
         return [_decision(transform, part, *pair[: 1 + takes_leaf]) for pair in given]
-    paths = source.find_paths()  # of all slots, as one that is None now has its path
     alike = all(group.traced or group.by_leaf for group in view.groups)  # else another device may have what is chosen
     owned = isinstance(part, Variables)
     found = _owned(transform, part, view) if owned else matches(part, paths, _is_of_keras(view), not alike)
