@@ -33,7 +33,7 @@ from gradxform.transforms.clipping import (
     clip_rms,
     clip_value,
 )
-from gradxform.transforms.combining import OrderWarning, chain, identity, masked, partition
+from gradxform.transforms.combining import OrderWarning, chain, freeze, identity, masked, partition, stop
 from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
@@ -48,7 +48,6 @@ from gradxform.transforms.normalizing import (
 from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
-from gradxform.transforms.stopping import freeze, stop
 
 if TYPE_CHECKING:
     import gradxform.testing as testing

@@ -104,10 +104,8 @@ def check_whole(view: Tree, transform: str, why: str) -> None:
         if group.by_leaf:
             for i in view.chosen:
                 if view.source.kept[i] not in (group.replicated or ()):
-                    raise ValueError(
-                        f"{transform}: with across(..., split='leaves') this device has a slice of "
-                        f"{view.source.path(i)!r}, {why}; use {transform} outside of across"
-                    )
+                    part = f"across(..., split='leaves') gives this device a slice of {view.source.path(i)!r}"
+                    raise ValueError(f"{transform}: {part}, {why}; use {transform} outside of across")
 
 
 def _overlap(one: Any, other: Any) -> bool:
@@ -132,10 +130,7 @@ def _checked_axis(axis: Any) -> bool:
         return True
     if type(axis).__module__.partition(".")[0] == "torch":
         return False
-    hint = ""
-    if axis == -100 and isinstance(axis, int):
-        hint = "; torch.distributed.new_group returns this outside the group: do not use across in this process"
-    raise TypeError(
-        "across: axis must be a JAX axis name or a tuple of names, a PyTorch ProcessGroup or DeviceMesh, or 'replicas' "
-        f"for TensorFlow; got {axis!r} of type {type(axis).__name__}{hint}"
-    )
+    known = "a JAX axis name or a tuple of names, a PyTorch ProcessGroup or DeviceMesh, or 'replicas' for TensorFlow"
+    outside = "; torch.distributed.new_group returns this outside the group: do not use across in this process"
+    hint = outside if isinstance(axis, int) and axis == -100 else ""
+    raise TypeError(f"across: axis must be {known}; got {axis!r} of type {type(axis).__name__}{hint}")

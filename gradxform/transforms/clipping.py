@@ -74,11 +74,7 @@ def clip_value(
 
 @factory(max_norm=limit)
 def clip_norm(
-    max_norm: Scalar,
-    *,
-    axes: int | tuple[int, ...] | None = None,
-    ord: float | None = None,
-    like: str | None = None,
+    max_norm: Scalar, *, axes: int | tuple[int, ...] | None = None, ord: float | None = None, like: str | None = None
 ) -> GradientTransformation:
     r"""Limit the 2-norm of each gradient to ``max_norm``.
 

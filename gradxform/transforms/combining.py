@@ -1,4 +1,4 @@
-"""Combine transforms: identity, chain, masked, partition."""
+"""Combine transforms, and choose gradients: identity, chain, masked, stop, freeze, partition."""
 
 from __future__ import annotations
 
@@ -166,6 +166,58 @@ def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransform
 
 
 @factory()
+def stop() -> GradientTransformation:
+    r"""Replace each gradient by zeros, and mark it as stopped.
+
+    .. math:: g_i \leftarrow 0
+
+    NaN does not pass through. Adapters that can skip a stopped variable do, because momentum and weight decay move
+    variables on zero gradients.
+
+    Returns:
+        A stateless transform for gradients of any shape and dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.stop()([np.array([np.nan, 2.0])])
+        [array([0., 0.])]
+
+    References:
+        ``optax.set_to_zero``; `tf.stop_gradient` and `jax.lax.stop_gradient`, as transforms.
+    """
+    return stateless(lambda g: g.stop(), stops=True, stage="freeze")
+
+
+@factory()
+def freeze(where: Where) -> GradientTransformation:
+    r"""Stop selected gradients and leave the others unchanged: ``masked(stop(), where)``.
+
+    .. math:: g_i \leftarrow 0 \quad\text{where chosen}
+
+    Args:
+        where: Which gradients, as in `masked`.
+
+    Returns:
+        A stateless transform for gradients of any shape and dtype.
+
+    Raises:
+        TypeError: `where` has an unknown form.
+        ValueError: On `init` or use: a pattern matches no path; the message lists paths.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.freeze("embedding/**")({"embedding": {"table": np.ones(2)}, "head": np.ones(1)})
+        {'embedding': {'table': array([0., 0.])}, 'head': array([1.])}
+
+    References:
+        The inverse of ``var_list`` in TensorFlow's optimizers.
+    """
+    return only("freeze", stop(), where, stage="freeze")
+
+
+@factory()
 def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransformation:
     r"""Apply to each gradient the transform of the first rule that matches it.
 
@@ -196,16 +248,13 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         `optax.partition`.
     """
     if not isinstance(rules, Mapping):
-        raise TypeError(
-            f"partition: rules must map patterns to transforms, such as {{'**/bias': tx}}, got {rules!r:.72}"
-        )
+        raise TypeError(f"partition: rules must map patterns to transforms, {{'**/bias': tx}}, got {rules!r:.72}")
     wheres = [check("partition", where) for where in rules]
     last = identity() if default is None else default
     if not is_transformation(last) and (isinstance(last, Mapping) or inspect.isfunction(last)):  # labels, as in optax
-        raise TypeError(
-            f"partition: default must be a transformation or an object with init and update, got {last!r:.72} of type "
-            f"{type(last).__name__}; the keys of rules choose, and need no labels: {{'encoder/**': tx}}"
-        )
+        what = f"{last!r:.72} of type {type(last).__name__}"
+        hint = "the keys of rules choose, and need no labels: {'encoder/**': tx}"
+        raise TypeError(f"partition: default must be an object with init and update, got {what}; {hint}")
     parts = tuple(as_transformation("partition", tx) for tx in (*rules.values(), last))
 
     def masks(view: Tree) -> list[tuple[bool, ...]]:
@@ -249,12 +298,13 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
 
     def start(params: Any) -> Any:
         view = None if masks is None else Tree.read(params)
-        if masks is None or view is None:
-            states = tuple([tx.init(params) for tx in parts])
-            if masks is None:
-                _warn_of_zeros(parts, states)
-            return states
-        return tuple([tx.init(view.focus(own).scoped_view()) for tx, own in zip(parts, masks(view), strict=True)])
+        given = [params] * len(parts)
+        if masks is not None and view is not None:
+            given = [view.focus(own).scoped_view() for own in masks(view)]
+        states = tuple([tx.init(inside) for tx, inside in zip(parts, given, strict=True)])
+        if masks is None:
+            _warn_of_zeros(parts, states)
+        return states
 
     return GradientTransformation(rule, start if stateful else None, traits=traits)
 
@@ -287,12 +337,8 @@ def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any
             inner, label = repr(paused.traits.parts[0]), tx.traits.label
             better = repr(paused).replace(inner, f"chain({inner}, {'...' if label else repr(tx)})", 1)
             moved = f"{label!r} of another library" if label else repr(tx)
-            warnings.warn(
-                f"chain: {paused!r} returns zeros where it skips a step or waits, and they move {moved}; "
-                f"write {better}",
-                OrderWarning,
-                stacklevel=5,
-            )
+            why = f"{paused!r} returns zeros where it skips a step or waits, and they move {moved}"
+            warnings.warn(f"chain: {why}; write {better}", OrderWarning, stacklevel=5)
             return
         paused = paused or _pausing(tx)
 

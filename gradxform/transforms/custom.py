@@ -60,25 +60,17 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
 def _checked(g: Tree, i: int, new: Any) -> Any:
     """The function's result in the gradient's dtype."""
     backend, old = g.backend, g.leaves[i]
+    where, kind = f"the gradient at {g.source.path(i)!r}", type(new).__name__
     if lookup.owner(new) is not backend:
-        raise TypeError(
-            f"elementwise: fn must return an array of {backend.name}, got a {type(new).__name__} for the gradient at "
-            f"{g.source.path(i)!r}"
-        )
-    shapes = backend.shape(new), backend.shape(old)
+        raise TypeError(f"elementwise: fn must return an array of {backend.name}, got a {kind} for {where}")
+    shapes, dtypes = (backend.shape(new), backend.shape(old)), (backend.dtype(new), backend.dtype(old))
     if not may_agree(*shapes):
-        raise ValueError(
-            f"elementwise: fn changed the shape of the gradient at {g.source.path(i)!r} from {shapes[1]} to "
-            f"{shapes[0]}; return an array of the same shape"
-        )
-    dtypes = backend.dtype(new), backend.dtype(old)
+        raise ValueError(f"elementwise: fn must keep the shape of {where}, {shapes[1]}, but returned {shapes[0]}")
     if dtypes[0] == dtypes[1]:
         return new if isinstance(new, type(old)) else backend.xp.asarray(new)
     if dtypes[0] not in INEXACT or (dtypes[1] in REAL and dtypes[0] not in REAL):
-        raise TypeError(
-            f"elementwise: fn changed the gradient at {g.source.path(i)!r} from {dtypes[1]} to {dtypes[0]}; return a "
-            "floating-point array, complex only for complex gradients"
-        )
+        kinds = "floating-point, and complex only for complex gradients"
+        raise TypeError(f"elementwise: fn must return {kinds}, but returned {dtypes[0]} for {where}, {dtypes[1]}")
     return backend.cast([new], [old])[0]
 
 

@@ -14,16 +14,9 @@ from gradxform.core.foreign import inside
 from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
 from gradxform.core.state import Fresh, stored_as
-from gradxform.core.transform import (
-    Context,
-    GradientTransformation,
-    ScheduleState,
-    stateful,
-    unconverted,
-    wrong_state,
-)
+from gradxform.core.transform import Context, GradientTransformation, ScheduleState, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree
-from gradxform.core.where import FUNCTIONS, Variables, path_of
+from gradxform.core.where import FUNCTIONS, Variables, keys_of, path_of
 from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
@@ -272,15 +265,11 @@ def metrics(state: Any) -> dict[str, Array]:
         The flat dicts that TensorBoard, Weights & Biases and MLflow accept.
     """
     holding.check("metrics", state)
+    measured = list(_measures(state))
+    names = keys_of([name for name, _ in measured])  # of two transforms with one name, the second is numbered
     found: dict[str, Array] = {}
-    taken: set[str] = set()
-    for name, measures in _measures(state):
-        own, number = name, 0
-        while own in taken:
-            number += 1
-            own = f"{name}_{number}"
-        taken.add(own)
-        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures.items()}
+    for name, (_, own) in zip(names, measured, strict=True):
+        found |= {f"{name}/{field}": unwrapped(value) for field, value in own.items()}
     applied = due(state)
     return found if not found or applied is True else {**found, "applied": applied}
 

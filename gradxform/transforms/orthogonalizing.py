@@ -141,20 +141,14 @@ def polynomials(given: Any, steps: int) -> tuple[Polynomial, ...]:
         TypeError: not numbers.
         ValueError: an unknown name, or not three numbers for a step.
     """
-    if isinstance(given, str) and given not in KNOWN:
-        raise ValueError(
-            f"orthogonalize: coefficients must be {', '.join(map(repr, KNOWN))}, three numbers (a, b, c), or a tuple "
-            f"of them, one per step; got {given!r}"
-        )
-    found = KNOWN[given] if isinstance(given, str) else given
+    found = KNOWN.get(given) if isinstance(given, str) else given
     if isinstance(found, (list, tuple)) and not any(isinstance(part, (list, tuple)) for part in found):
         found = (found,)
-    if not isinstance(found, (list, tuple)) or not found:
-        raise TypeError(f"orthogonalize: coefficients must be a name, three numbers or a tuple of them; got {given!r}")
-    for part in found:
-        if not isinstance(part, (list, tuple)) or len(part) != 3:
-            raise ValueError(f"orthogonalize: each step has three coefficients (a, b, c); got {part!r}")
-    rows: list[Polynomial] = [(_coefficient(a), _coefficient(b), _coefficient(c)) for a, b, c in found]
+    if not isinstance(found, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 3 for p in found):
+        forms = f"{', '.join(map(repr, KNOWN))}, three numbers (a, b, c), or a tuple of them, one per step"
+        kind = ValueError if isinstance(given, (str, list, tuple)) else TypeError
+        raise kind(f"orthogonalize: coefficients must be {forms}; got {given!r}")
+    rows = [(_coefficient(a), _coefficient(b), _coefficient(c)) for a, b, c in found]
     return tuple((rows + rows[-1:] * steps)[:steps])
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core.group import Mask
+from gradxform.core.group import Group
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
@@ -25,14 +25,9 @@ _REAL = {"complex64": "float32", "complex128": "float64"}
 
 Names = tuple[str, ...]
 """Names of dtypes."""
-
-
-class Dtypes(NamedTuple):
-    """The dtypes that a library computes in: one, one per leaf, or one that depends on the leaves of all devices."""
-
-    names: Names
-    flags: tuple[Array, ...] = ()
-    """Whether any device has a gradient of each of `_DTYPES`. Then `names` are all that may apply."""
+Dtypes = tuple[Names, Sequence[Array]]
+"""The dtypes that a library computes in: one, or one per leaf. With flags, which say whether any device has a gradient
+of each of `_DTYPES`, all that may apply."""
 
 
 class Rounding:
@@ -63,30 +58,32 @@ class Rounding:
         return self.of(lambda dtype: self.xp.rounded(x, dtype if dtype == "float64" else "float32"))
 
 
-# --- the formulas: a factor, or factor and divisor, from the norm n and the limit c; r rounds ------------------------
+# --- the formulas: a factor, and a divisor or none, from the norm n and the limit c; r rounds ------------------------
 
 
-def _tensorflow(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
-    return xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), r(1.0 / r(c)))), math.nan)
+def _tensorflow(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
+    return (_reciprocal(xp, n, c, r, r(1.0 / r(c))),)
 
 
-def _keras(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
-    inverse = r(1.0 / xp.rounded(c, "float64"))
-    factor = xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
-    return xp.where(formulas.equal(r(c), 0.0), 1.0, factor)  # a limit of zero means no limit
+def _keras(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
+    factor = _reciprocal(xp, n, c, r, r(1.0 / xp.rounded(c, "float64")))
+    return (xp.where(formulas.equal(r(c), 0.0), 1.0, factor),)  # a limit of zero means no limit
 
 
-def _torch(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
-    factor = r(r(1.0 / r(n + r.wide(_EPSILON))) * r.wide(c))
-    return xp.where(factor > 1.0, 1.0, factor)
+def _reciprocal(xp: Any, n: Array, c: Array, r: Rounding, most: Array) -> Array:
+    return xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), most)), math.nan)
 
 
-def _mlx(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
-    return _least(xp, r(r(c) / r(n + r(_EPSILON))), r(1.0))
+def _torch(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
+    return (_least(xp, r(r(1.0 / r(n + r.wide(_EPSILON))) * r.wide(c)), 1.0),)
 
 
-def _paddle(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
-    return r(r(c) / _most(xp, n, r(c)))
+def _mlx(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
+    return (_least(xp, r(r(c) / r(n + r(_EPSILON))), r(1.0)),)
+
+
+def _paddle(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
+    return (r(r(c) / _most(xp, n, r(c))),)
 
 
 def _optax(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array, Array]:
@@ -102,9 +99,9 @@ def _keras_each(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array, Array]
     return xp.where(zero, 1.0, r(c)), xp.where(zero, 1.0, _most(xp, n, r(c)))
 
 
-def _paddle_each(xp: Any, n: Array, c: Array, r: Rounding) -> Array:
+def _paddle_each(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
     epsilon = xp.where(n <= 1e-30, _EPSILON, 0.0)
-    return xp.where(n <= r(c), 1.0 + 0.0 * r(c), r(r(c) / r(n + epsilon)))
+    return (xp.where(n <= r(c), 1.0 + 0.0 * r(c), r(r(c) / r(n + epsilon))),)
 
 
 def _inverse(xp: Any, n: Array) -> Array:
@@ -172,19 +169,18 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
     view = view.materialized()
     if not (view.chosen or view.groups):
         return view
-    dtypes = Dtypes((_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),))
+    traced = all(group.traced for group in view.groups)
     if peer.of_norms:
         norms, spread = view.norms(peer.ord), view
-        if all(group.traced for group in view.groups):  # then these are the numbers of all slots
+        if traced:  # then these are the numbers of all slots
             spread = view._replace(groups=tuple(group for group in view.groups if not group.by_leaf))
         if view.leaves:
-            names = _dtypes_of(view, peer.widens).names
-            norms = norms._replace(value=view.backend.compute(_rounded, norms.value, dtypes=names, ord=peer.ord))
+            names = _names_of(view, peer.widens)
+            norms = norms._replace(value=view.backend.compute(_rounded, norms.value, dtypes=names, peer=peer))
         norm = view.norm_of(spread.common(norms, math.inf)[0], peer.ord).value
     else:
         norm = view.global_norm(peer.ord).value
-    if not all(group.traced for group in view.groups):
-        dtypes = _everywhere(view, peer.widens)
+    dtypes = _of_all(view, peer.widens, () if traced else view.groups)
     if not view.chosen:  # other devices wait for this one
         return view
     return _limited(view, peer, norm, _own(view, peer, view.chosen), max_norm, dtypes)
@@ -192,17 +188,15 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
 
 def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None) -> Tree:
     """Clip each active leaf, or each slice of it over some axes, as a library does."""
-    view = view.materialized()
+    view, names = view.materialized(), _names_of(view, peer.widens)
     if not view.chosen:
         if view.groups and axes is None:
             view.norms(peer.ord)
         return view
-    dtypes = _dtypes_of(view, peer.widens)
     if axes is not None:
-        return _limited_over(view, peer, max_norm, axes, dtypes)
+        return _limited_over(view, peer, max_norm, axes, names)
     own = [_own(view, peer, [i]) if active else 0.0 for i, active in enumerate(view.active)]
-    vector = view.backend.compute(formulas.stack, *own)
-    return _limited(view, peer, view.norms(peer.ord).value, vector, max_norm, dtypes)
+    return _limited(view, peer, view.norms(peer.ord).value, view.vector(own), max_norm, (names, ()))
 
 
 def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Tree:
@@ -213,33 +207,29 @@ def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dty
     return view.scaled(factor).divided(divisors, peer.function) if divisors else view.scaled(factor)
 
 
-def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: Dtypes) -> Tree:
+def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], names: Names) -> Tree:
     view.check_axes(axes)
     view, divisors = view.dense(), {}
     for i in view.chosen:
         norm, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], axes)
-        divisors[i] = _coefficients(view, peer, norm, own, max_norm, Dtypes((dtypes.names[i],)))[1]
-    factor = _coefficients(view, peer, 1.0, math.nan, max_norm, dtypes)[0]
+        divisors[i] = _coefficients(view, peer, norm, own, max_norm, ((names[i],), ()))[1]
+    factor = _coefficients(view, peer, 1.0, math.nan, max_norm, (names, ()))[0]
     return view.scaled(factor).divided(divisors, peer.function)
 
 
 def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Sequence[Array]:
-    """The library's factor, or factor and divisor, from the accurate norm and the library's own."""
-    leaves = _dtypes_of(view).names if peer.rounds_factor else ()
-    given = norm, own, max_norm, *dtypes.flags
-    found = view.backend.compute(_clip, *given, dtypes=dtypes.names, leaves=leaves, peer=peer)
-    return found if peer.divides else (found,)
+    """The library's factor, and divisor or none, from the accurate norm and the library's own."""
+    leaves, (names, flags) = _names_of(view) if peer.rounds_factor else (), dtypes
+    return view.backend.compute(_clip, norm, own, max_norm, *flags, dtypes=names, leaves=leaves, peer=peer)
 
 
 def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer) -> Any:
     r = Rounding(xp, dtypes, flags)
-    n = _root_of_squares(xp, right, r, peer.ord, peer.of_norms)
+    n = _root_of_squares(xp, right, r, peer)
     # The library's norm unless it is wrong, with the derivative of the accurate norm.
     n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
-    found = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
-    factor, *divisor = found if peer.divides else [found]
-    factor = formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor
-    return (factor, *divisor) if divisor else factor
+    factor, *divisor = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
+    return formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor, *divisor
 
 
 # --- the norm --------------------------------------------------------------------------------------------------------
@@ -247,22 +237,21 @@ def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Na
 
 def _own(view: Tree, peer: Peer, places: Sequence[int], axes: tuple[int, ...] | None = None) -> Any:
     """The norm that a library's function computes; NaN if there is none, or it would not see all devices."""
-    found = None
-    if not view.groups:
-        found = view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], peer.ord, axes)
+    leaves = [view.leaves[i] for i in places]
+    found = None if view.groups else view.backend.peer_norm(peer.function, leaves, peer.ord, axes)
     return math.nan if found is None else found
 
 
-def _rounded(xp: Any, n: Array, *, dtypes: Names, ord: float) -> Array:
+def _rounded(xp: Any, n: Array, *, dtypes: Names, peer: Peer) -> Array:
     """The norms of leaves, in at least float32 and then rounded."""
-    return _root_of_squares(xp, n, Rounding(xp, dtypes, ()), ord, True)
+    return _root_of_squares(xp, n, Rounding(xp, dtypes, ()), peer)
 
 
-def _root_of_squares(xp: Any, n: Array, r: Rounding, ord: float, wide: bool) -> Array:
+def _root_of_squares(xp: Any, n: Array, r: Rounding, peer: Peer) -> Array:
     """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
-    if ord != 2:
+    if peer.ord != 2:
         return r(n)
-    inner = r.wide if wide else r
+    inner = r.wide if peer.of_norms else r
     squares = inner(n * n)
     sound = xp.isfinite(squares) & (squares > r.of(lambda dtype: _LEAST.get(dtype, 2.0**-126)))
     return r(xp.where(sound, inner(xp.sqrt(xp.where(sound, squares, 1.0))), n))
@@ -280,17 +269,17 @@ def _common(dtypes: Sequence[str], widens: Names = ()) -> str:
     return "float32" if alone in widens else alone
 
 
-def _dtypes_of(view: Tree, widens: Names = ()) -> Dtypes:
-    """Dtype of each leaf, or the dtype of its norm."""
-    return Dtypes(tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves]))
+def _names_of(view: Tree, widens: Names = ()) -> Names:
+    """The dtype of each leaf, or of its norm."""
+    return tuple([_common([dtype], widens) for dtype in view.source.dtypes])
 
 
-def _everywhere(view: Tree, widens: Names) -> Dtypes:
-    """Gather which dtypes the gradients of all devices have."""
-    real = {_REAL.get(dtype, dtype) for dtype in (view.source.dtypes[i] for i in view.chosen)}
-
-    def has(dtype: str) -> Callable[[Mask], float]:
-        return lambda _: float(dtype in real)
-
-    flags = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups)
-    return Dtypes(("float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]), tuple(flags))
+def _of_all(view: Tree, widens: Names, groups: Sequence[Group]) -> Dtypes:
+    """The dtype of the joint norm; in groups whose devices may have others, all that may apply."""
+    own = [view.source.dtypes[i] for i in view.chosen]
+    if not groups:
+        return (_common(own, widens),), ()
+    real = {_REAL.get(dtype, dtype) for dtype in own}
+    asked = [(lambda _, there=dtype in real: float(there), math.inf) for dtype in _DTYPES]
+    names = "float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]
+    return names, view.shared(asked, groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradxform.core import arguments
@@ -10,7 +10,15 @@ from gradxform.core.tree import Tree
 from gradxform.core.where import matches
 from gradxform.numerics.matrices import Sides
 
-LAYOUTS = ("keras", "torch")
+LAYOUTS: dict[str, Callable[[int], Sequence[int]]] = {
+    "keras": lambda rank: range(rank - 1),
+    "torch": lambda rank: range(1, rank),
+}
+"""The input axes of kernels of some rank."""
+_FORMS = (
+    "'keras' (all axes but the last; also Flax, Haiku), 'torch' (all but the first; also Equinox), a tuple of ints, a "
+    "mapping from a path glob to one, or a function of path and leaf"
+)
 
 
 def check(transform: str, axes: Any, pairs: bool = False) -> Any:
@@ -18,10 +26,7 @@ def check(transform: str, axes: Any, pairs: bool = False) -> Any:
     if pairs and _is_pair(axes):
         return tuple(arguments.axes(transform, side) for side in axes)
     if isinstance(axes, str) and axes not in LAYOUTS:
-        raise ValueError(
-            f"{transform}: axes must be 'keras' (all but the last), 'torch' (all but the first), a tuple of ints, a "
-            f"mapping from a path glob to one, or a function of path and leaf; got {axes!r}"
-        )
+        raise ValueError(f"{transform}: axes must be {_FORMS}; got {axes!r}")
     if isinstance(axes, Mapping):
         return {pattern: check(transform, found, pairs) for pattern, found in axes.items()}
     if axes is None or isinstance(axes, str) or callable(axes):
@@ -57,10 +62,8 @@ def sides(transform: str, given: Any, view: Tree) -> list[Sides]:
     """
     for i in view.chosen:
         if len(shape := shape_of(transform, view, i, whole=True)) < 2:
-            raise ValueError(
-                f"{transform}: the gradient at {view.source.path(i)!r} has shape {shape} and is not a matrix; choose "
-                f"the matrices with masked({transform}(...), where) or partition(...)"
-            )
+            what = f"the gradient at {view.source.path(i)!r} of shape {shape} is not a matrix"
+            raise ValueError(f"{transform}: {what}; choose the matrices with masked({transform}(...), where)")
     own = _given(transform, given, view, view.chosen, pairs=True)
     return [_sides(transform, own[i], view, i) for i in view.chosen]
 
@@ -75,8 +78,7 @@ def _sides(transform: str, given: Any, view: Tree, i: int) -> Sides:
             "last is the output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
         )
     pair = given if _is_pair(given) else ("torch" if given is None else given,)
-    there = all(isinstance(side, str) or all(-rank <= axis < rank for axis in side) for side in pair)
-    own = [_of(transform, side, view, i) for side in pair] if there else [()]
+    own = [_of(transform, side, view, i) for side in pair]
     inputs, outputs = own if len(own) == 2 else (own[0], tuple(axis for axis in range(rank) if axis not in own[0]))
     if not inputs or not outputs or set(inputs) & set(outputs):
         path = view.source.path(i)
@@ -96,23 +98,14 @@ def _is_pair(axes: Any) -> bool:
 def _of(transform: str, given: Any, view: Tree, i: int) -> tuple[int, ...]:
     """Axes of one leaf with at least two axes."""
     if given is None:
-        raise ValueError(
-            f"{transform}: give the input axes of {view.source.path(i)!r}, since libraries disagree: axes='keras' (all "
-            "but the last; also Flax, Haiku), axes='torch' (all but the first; also Equinox), a tuple, a mapping from "
-            "a path glob to a tuple, or a function of path and leaf"
-        )
+        raise ValueError(f"{transform}: libraries disagree on the input axes of {view.source.path(i)!r}; axes={_FORMS}")
     shape = shape_of(transform, view, i)
     rank = len(shape)
-    if given == "keras":
-        return tuple(range(rank - 1))
-    if given == "torch":
-        return tuple(range(1, rank))
-    there = sorted({axis % rank for axis in given if -rank <= axis < rank})
-    if len(there) < len(given):
-        raise ValueError(
-            f"{transform}: axes {given} must be different axes of {view.source.path(i)!r} of shape {shape}, from 0 to "
-            f"{rank - 1}"
-        )
+    own = LAYOUTS[given](rank) if isinstance(given, str) else given
+    there = sorted({axis % rank for axis in own if -rank <= axis < rank})
+    if len(there) < len(own):
+        must = f"must be different axes of {view.source.path(i)!r} of shape {shape}, from 0 to {rank - 1}"
+        raise ValueError(f"{transform}: axes {given} {must}")
     return tuple(there)
 
 
