@@ -56,10 +56,8 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
     lookup.preload()
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
-        raise TypeError(
-            f"on_backward: tx must be stateless, since a backward pass cannot keep a state, got {tx!r}; transform the "
-            "gradients after the backward pass instead"
-        )
+        why = "since a backward pass cannot keep a state; transform the gradients after the backward pass instead"
+        raise TypeError(f"on_backward: tx must be stateless, {why}; got {tx!r}")
 
     @unconverted
     def identity(x: T) -> T:
@@ -194,14 +192,10 @@ def straight_through(forward: Callable[[Any], T], backward: Callable[[Any], T] =
             return values
         paths, others = backend.paths(values), [] if owner is None else owner.paths(given)
         if backend is not owner or paths != others:
-            where = (
-                "" if paths == others else f"; they differ at {align.difference(paths, others, 'forward', 'backward')}"
-            )
-            raise ValueError(
-                "straight_through: forward and backward must return trees of the same structure and framework; "
-                f"got {values!r:.100} and {given!r:.100}{where}"
-            )
-        places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
+            at = "" if paths == others else f"; differ at {align.difference(paths, others, 'forward', 'backward')}"
+            both = f"got {values!r:.100} and {given!r:.100}{at}"
+            raise ValueError(f"straight_through: forward and backward must return trees of one structure; {both}")
+        places = [i for i, path in enumerate(paths) if _agree(backend, path, wanted[i], leaves[i])]
         out = [_stopped(backend, leaf) for leaf in wanted]
         new = backend.straight_through([wanted[i] for i in places], [leaves[i] for i in places])
         return backend.unflatten(structure, put(out, places, new))
@@ -218,10 +212,8 @@ def _applied(function: Callable[[Any], T], x: Any) -> Any:
 
 def _custom_backward(backend: Backend) -> Callable[..., list[Array]]:
     if backend.custom_backward is None:
-        raise TypeError(
-            f"{backend.title} arrays have no backward pass; use JAX, TensorFlow or PyTorch arrays, or transform "
-            "computed gradients with tx(gradients)"
-        )
+        advice = "use JAX, TensorFlow or PyTorch arrays, or transform computed gradients with tx(gradients)"
+        raise TypeError(f"{backend.title} arrays have no backward pass; {advice}")
     return backend.custom_backward
 
 
@@ -241,22 +233,16 @@ def _flows(backend: Backend | None, leaf: Any) -> bool:
     return dtype in INEXACT or dtype.startswith(("float8_", "float6_", "float4_"))
 
 
-def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:
+def _agree(backend: Backend, path: str, value: Any, leaf: Any) -> bool:
     """Whether a derivative flows to a leaf; if so, dtype and shape must match the value's."""
     if not _flows(backend, leaf):
         return False
-    dtypes = [
-        backend.dtype(array) if isinstance(array, backend.types) else type(array).__name__ for array in (value, leaf)
-    ]
-    if dtypes[0] != dtypes[1]:
-        raise TypeError(
-            f"straight_through: at {backend.paths(tree)[i]!r} forward returns {dtypes[0]} and backward {dtypes[1]}; "
-            "cast the result of forward"
-        )
-    shapes = backend.shape(value), backend.shape(leaf)
+    both = (value, leaf)
+    one, other = [backend.dtype(x) if isinstance(x, backend.types) else type(x).__name__ for x in both]
+    at = f"straight_through: at {path!r} forward returns"
+    if one != other:
+        raise TypeError(f"{at} {one} and backward {other}; cast the result of forward")
+    shapes = list(map(backend.shape, both))
     if not may_agree(*shapes):
-        raise ValueError(
-            f"straight_through: at {backend.paths(tree)[i]!r} forward returns shape {shapes[0]} and backward "
-            f"{shapes[1]}; make them equal"
-        )
+        raise ValueError(f"{at} shape {shapes[0]} and backward {shapes[1]}; make them equal")
     return True

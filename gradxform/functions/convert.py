@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,8 +13,10 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.functions.renaming import Rename, axes_that_fit, renamed
 from gradxform.numerics import Array
+from gradxform.transforms.history import AdaGCState, PercentileState, ZScoreState
+
+Rename = Callable[[str, Any], Mapping[str, Any]]
 
 
 def to_numpy(state: Any, *, by_path: bool = False) -> Any:
@@ -48,10 +52,8 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     if backend is None:
         return {} if by_path else state
     paths = backend.paths(state)
-    found = [
-        None if leaf is None else np.array(values("to_numpy", path, leaf))
-        for path, leaf in zip(paths, leaves, strict=True)
-    ]
+    places = zip(paths, leaves, strict=True)
+    found = [None if leaf is None else np.array(values("to_numpy", path, leaf)) for path, leaf in places]
     return _by_path("to_numpy", paths, found) if by_path else backend.unflatten(structure, found)
 
 
@@ -68,10 +70,8 @@ def values(what: str, path: str, leaf: Any) -> Any:
     try:
         found = np.asarray(leaf if own is None else own.to_numpy(leaf))
     except Exception as error:
-        raise TypeError(
-            f"{what}: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}. Call it outside compiled code; "
-            "for a JAX random key, save jax.random.key_data(key)"
-        ) from error
+        advice = "call it outside compiled code; for a JAX random key, save jax.random.key_data(key)"
+        raise TypeError(f"{what}: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}; {advice}") from error
     if found.dtype.kind in "OSU":
         raise TypeError(f"{what}: the leaf at {path!r} is not an array of numbers: {leaf!r:.100}")
     return found
@@ -164,16 +164,14 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
     missing, strange = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if not (missing or strange):
         return
-    lacks = [f"the state lacks {_some(missing, old)}"] if missing else []
     if what == "from_numpy":
-        strangers = f"like has no {_some(strange, old)}"
-        advice = "like must be the state of the same transform and parameters: tx.init(params). "
-        advice += "If paths differ, pass a function: rename"
+        own, has, rename = "like must be tx.init(params)", "like has no", "pass a function: rename"
     else:
-        strangers = f"there is no place for {_some(strange, old)}"
-        advice = "The state must belong to the same transform and parameters. "
-        advice += "If paths differ, convert them with gx.from_numpy(state, like, rename)"
-    raise ValueError(f"{what}: {'; '.join([*lacks, strangers] if strange else lacks)}. {advice}")
+        own, has = "The state must be", "there is no place for"
+        rename = "convert them with gx.from_numpy(state, like, rename)"
+    lists = (("the state lacks", missing), (has, strange))
+    found = "; ".join([f"{text} {_some(paths, old)}" for text, paths in lists if paths])
+    raise ValueError(f"{what}: {found}. {own} of the same transform and parameters. If paths differ, {rename}")
 
 
 def _some(paths: Sequence[str], old: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -192,18 +190,16 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
     shape = () if owner is None else backend.shape(like)
     dtype = np.asarray(like).dtype if owner is None else _dtype(owner.dtype(like))
     if array.shape != shape:
-        raise ValueError(
-            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, but {_wanted(what, shape)}"
-            f"{axes_that_fit(array.shape, shape)}"
-        )
+        hint = _axes_that_fit(array.shape, shape)
+        where = f"the leaf at {_named(path, old)} has shape {array.shape}"
+        raise ValueError(f"{what}: {where}, but {_wanted(what, shape)}{hint}")
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
         array = array.view(dtype)  # NumPy loads bfloat16 as raw bytes
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
-        raise ValueError(
-            f"{what}: the leaf at {path!r} is {array.dtype}, but {_wanted(what, dtype)}, which cannot hold its values"
-        )
+        does = f"{_wanted(what, dtype)}, which cannot hold its values"
+        raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, but {does}")
     return type(like)(cast.item()) if owner is None else owner.placed(cast, like)
 
 
@@ -230,3 +226,58 @@ def _dtype(name: str) -> np.dtype[Any]:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
+
+
+# --- renaming --------------------------------------------------------------------------------------------------------
+
+
+def renamed(what: str, given: Mapping[str, Any], like: Any, rename: Rename) -> tuple[dict[str, Any], dict[str, str]]:
+    """Leaves by new path, and the old path of each. Only trees of parameters are renamed, not counts."""
+    trees = list(_trees(what, like, ""))
+    found: dict[str, Any] = {}
+    old: dict[str, str] = {}
+    for path, array in given.items():
+        tree = next((tree for tree in trees if path.startswith(tree)), None)
+        parts = {path: array} if tree is None else rename(path.removeprefix(tree), array)
+        if not isinstance(parts, Mapping):
+            must = f"a dict from new paths to arrays, such as {{path: array}}; for {path!r} it returned {parts!r:.80}"
+            raise TypeError(f"{what}: rename must return {must}")
+        for own, part in parts.items():
+            new = (tree or "") + own
+            if new in found:
+                raise ValueError(f"{what}: rename maps two leaves to {new!r}: {old[new]!r} and {path!r}")
+            found[new], old[new] = part, path
+    return found, old
+
+
+def _trees(what: str, node: Any, path: str) -> Iterator[str]:
+    """Paths in a state where trees of parameters begin: at fields of its named tuples."""
+    if isinstance(node, (AdaGCState, PercentileState, ZScoreState)) and node.count.shape[0] > 1:
+        rows = f"the state at {path.removesuffix('/')!r} has a row per parameter, which rename would put out of order"
+        raise ValueError(f"{what}: {rows}; drop this part and use its initial state")
+    children = _children(node) if _is_state(node) else None
+    if children is None:
+        yield path
+    for key, child in children or ():
+        yield from _trees(what, child, f"{path}{key}/")
+
+
+def _is_state(node: Any) -> bool:
+    """Whether a node is a named tuple, or a container of named tuples only."""
+    children = _children(node)
+    return hasattr(node, "_fields") or (children is not None and all(_is_state(child) for _, child in children))
+
+
+def _children(node: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(node, (tuple, list)):
+        return list(zip(getattr(node, "_fields", range(len(node))), node, strict=True))
+    return list(node.items()) if isinstance(node, dict) else None
+
+
+def _axes_that_fit(shape: Sequence[int], wanted: Sequence[int | None] | None) -> str:
+    """Suggest transpositions that turn one shape into another."""
+    if wanted is None or Counter(shape) != Counter(wanted) or len(shape) > 5:
+        return ""
+    orders = itertools.permutations(range(len(shape)))
+    found = [order for order in orders if tuple(shape[axis] for axis in order) == tuple(wanted)]
+    return "; in rename, " + " or ".join(f"array.transpose{order}" for order in found[:2]) + " has that shape"

@@ -10,7 +10,7 @@ from typing import Any
 from gradxform.backend import lookup
 from gradxform.backend.errors import misplaced, short
 from gradxform.functions import conventions
-from gradxform.functions.renaming import Rename
+from gradxform.functions.convert import Rename
 
 Shape = tuple[int, ...]
 Move = Callable[[Any], Any]
@@ -62,10 +62,8 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
     if isinstance(params, str):  # as from_numpy calls a rename
         raise TypeError("rename_from_torch makes a rename: write rename=gx.rename_from_torch(params of the new model)")
     if modules is not None and not isinstance(modules, Mapping):
-        raise TypeError(
-            "rename_from_torch: modules must be a dict from names in PyTorch to new paths, such as {'0': 'fc'}, got "
-            + short(modules)
-        )
+        must = "a dict from names in PyTorch to new paths, such as {'0': 'fc'}"
+        raise TypeError(f"rename_from_torch: modules must be {must}, got {short(modules)}")
     places = _places(params)
     shapes = {path: shape for path, (_, shape) in places.items()}
     table: dict[str, dict[str, Move]] = {}
@@ -90,12 +88,11 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
         backend, (leaves, _) = lookup.opened(params)
     except TypeError:
         found = misplaced(params)
-        if found is None or found.what not in _MODELS:
+        advice = None if found is None else _MODELS.get(found.what)
+        if found is None or advice is None:
             raise
-        raise TypeError(
-            f"rename_from_torch: expected the parameters of the new model by path, got {found.what} "
-            f"({type(params).__name__}); {_MODELS[found.what]}"
-        ) from None
+        got = f"got {found.what} ({type(params).__name__}); {advice}"
+        raise TypeError(f"rename_from_torch: expected the parameters of the new model by path, {got}") from None
     if backend is None:
         return {}
     pairs = zip(backend.paths(params), leaves, strict=True)

@@ -54,8 +54,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
     view = align.gradients_view("global_norm", tree)
     if view is None:
         return np.zeros((), np.float32)
-    norm = view.global_norm(order)
-    return _stored(view, norm)
+    return _stored(view, view.global_norm(order))
 
 
 @unconverted
@@ -170,10 +169,8 @@ def nonfinite_paths(tree: Any) -> list[str]:
     try:
         values = view.backend.to_numpy(largest)
     except Exception as error:
-        raise TypeError(
-            "nonfinite_paths: traced arrays have no values; call it outside the compiled function, or return "
-            "gx.norms(tree) from it"
-        ) from error
+        advice = "call it outside the compiled function, or return gx.norms(tree) from it"
+        raise TypeError(f"nonfinite_paths: traced arrays have no values; {advice}") from error
     paths = view.source.paths
     return [paths[i] for i in view.chosen if not np.isfinite(values[i])]
 

@@ -15,6 +15,7 @@ from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
+from gradxform.numerics.norms import norm as norm_over
 from gradxform.transforms.units import shape_of
 
 
@@ -108,17 +109,15 @@ def _batched(name: str, grads: Any) -> Tree:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check_real(name, "examples are added up as real numbers")
     view = view.dense()
-    lengths = []
+    length = None
     for i in view.chosen:
         shape = shape_of(name, view, i)
         if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
-        lengths.append(shape[0])
-        if None not in (lengths[i], lengths[0]) and lengths[i] != lengths[0]:
-            raise ValueError(
-                f"{name}: batch lengths differ: the first axis has length {lengths[i]} at {view.source.path(i)!r} and "
-                f"{lengths[0]} at {view.source.path(0)!r}"
-            )
+        if None not in (shape[0], length) and shape[0] != length:
+            both = f"{shape[0]} at {view.source.path(i)!r} and {length} before"
+            raise ValueError(f"{name}: batch lengths differ: the first axis has length {both}")
+        length = shape[0] if length is None else length
     return view
 
 
@@ -128,12 +127,8 @@ def _example_norms(view: Tree) -> list[Norm]:
     for leaf, dtype in zip(view.leaves, view.source.dtypes, strict=True):
         axes = tuple(range(1, len(backend.shape(leaf) or ())))
         one = backend.norms_over([leaf], [axes], 2.0) if axes else backend.sum_over(leaf, (), None)
-        norms.append(Norm(one if axes else backend.compute(_size, one), dtype in SINGLE, backend))
+        norms.append(Norm(one if axes else backend.compute(formulas.scaled_norm, 1.0, one), dtype in SINGLE, backend))
     return norms
-
-
-def _size(xp: Any, x: Array) -> Array:
-    return xp.abs(x)
 
 
 def _shaped(view: Tree, i: int, factor: Array) -> Array:
@@ -147,12 +142,9 @@ def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
 
 
 def _together(xp: Any, *norms: Array) -> Array:
-    """Joint norm of each example's norms, scaled by the largest."""
+    """Joint norm of each example's norms."""
     each = xp.stack([xp.reshape(norm, (-1,)) for norm in norms])
-    top = xp.stop_gradient(xp.max_over(each, (0,)))
-    unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
-    scaled = each / unit
-    return xp.reshape(unit * formulas.safe_root(xp, xp.sum_over(scaled * scaled, (0,)), 2), (-1,))
+    return xp.reshape(norm_over(xp, each, (0,), 2.0), (-1,))
 
 
 def _sum_of_examples(view: Tree, i: int, factor: Any) -> Array:
@@ -174,16 +166,12 @@ def _below_one(xp: Any, factor: Array) -> Array:
 def _warn(name: str, view: Tree, norms: Any, what: str) -> None:
     """Warn of nonfinite examples, where values can be read."""
     finite = view.backend.compute(formulas.is_finite, norms)
-    if isinstance(finite, np.ndarray):
-        lost = np.flatnonzero(~finite)
-        if lost.size:
-            some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
-            warnings.warn(
-                f"{name}: {what} has NaN or infinity in example {some}, which makes the sum NaN; drop these examples, "
-                "or apply zero_nonfinite() first",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+    lost = np.flatnonzero(~finite) if isinstance(finite, np.ndarray) else np.zeros(0)
+    if lost.size:
+        some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
+        why = f"{what} has NaN or infinity in example {some}, which makes the sum NaN"
+        advice = "drop these examples, or apply zero_nonfinite() first"
+        warnings.warn(f"{name}: {why}; {advice}", RuntimeWarning, stacklevel=3)
 
 
 def _tree(view: Tree, leaves: Sequence[Array]) -> Any:

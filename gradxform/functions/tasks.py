@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Backend
-from gradxform.core import arguments
+from gradxform.backend.protocol import Backend, pairs
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
+from gradxform.core.leaves import REAL, put
 from gradxform.core.transform import unconverted
-from gradxform.functions.several import Several, products, several, weighted
-from gradxform.numerics import Array, dtype_name, formulas, subsets
+from gradxform.numerics import Array, dtype_name, elementwise, formulas, subsets
 from gradxform.numerics import random as threefry
 
 
@@ -235,24 +236,23 @@ def _by_program(name: str, trees: Any, program: Callable[..., Any], *numbers: An
     """Return the weighted sum whose weights a quadratic program finds."""
     found = several(name, trees)
     if found.number > subsets.MOST:
-        raise ValueError(
-            f"{name}: expected at most {subsets.MOST} trees, got {found.number}: time and memory double with each; add "
-            "up the gradients of related tasks first, or write pcgrad(trees, seed)"
-        )
+        advice = "add up the gradients of related tasks first, or write pcgrad(trees, seed)"
+        most = f"expected at most {subsets.MOST} trees, got {found.number}: time and memory double with each"
+        raise ValueError(f"{name}: {most}; {advice}")
     return _combined(name, found, program, *numbers)
 
 
 def _combined(name: str, trees: Several, formula: Callable[..., Any], *numbers: Any) -> Any:
     """Return the weighted sum whose weights a formula computes from the inner products."""
-    return weighted(trees, trees.backend.compute(formula, *numbers, *products(name, trees), count=trees.number))
+    compute = trees.backend.compute
+    found = compute(formula, *numbers, *products(name, trees), count=trees.number)
+    return weighted(trees, [compute(formulas.take, found, index=rank) for rank in range(trees.number)])
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     """Split a seed into two 32-bit words, as numbers."""
-    whole = (isinstance(seed, int) and not isinstance(seed, bool)) or (
-        lookup.owner(seed) is not None and "int" in dtype_name(seed)
-    )
-    if not whole or len(getattr(seed, "shape", ())):
+    whole = isinstance(seed, int) if lookup.owner(seed) is None else "int" in dtype_name(seed)
+    if not whole or isinstance(seed, bool) or len(getattr(seed, "shape", ())):
         kind = type(seed).__name__
         raise TypeError(f"pcgrad: seed must be an int or a 0-d integer array, got {seed!r} of type {kind}")
     if isinstance(seed, (int, np.integer, np.ndarray)):
@@ -299,3 +299,103 @@ def _order(xp: Any, draws: Any, i: int, count: int) -> list[Any]:
     before = (other < own) | ((other <= own) & (tasks[:, None] < tasks[None, :]))
     place = xp.sum(xp.where(others[:, None] & before, 1.0, 0.0), axis=0)
     return [others & formulas.equal(place, float(rank)) for rank in range(count - 1)]
+
+
+# --- several trees, read as one list of columns ----------------------------------------------------------------------
+
+
+class Several(NamedTuple):
+    """Trees of one structure; for each leaf, the arrays of the trees that have it."""
+
+    backend: Backend
+    structure: Any
+    number: int
+    """How many trees there are."""
+    columns: list[list[Array]]
+    """For each leaf, one array per tree that has it; None counts as zero."""
+    owners: list[list[int]]
+
+
+def several(name: str, trees: Any) -> Several:
+    """Flatten a list of trees.
+
+    Raises:
+        TypeError: The argument is one tree, or not a list of trees.
+        ValueError: There are no trees, or keys, shapes or dtypes differ; the message gives the first
+            different path.
+    """
+    if not isinstance(trees, (list, tuple)) or hasattr(trees, "_fields"):
+        kind = type(trees).__name__
+        raise TypeError(f"{name}: expected a list of trees, one per task, got a {kind}; write {name}([first, second])")
+    views = [align.gradients_view(name, tree) for tree in trees]
+    lead, first = next(((rank, view) for rank, view in enumerate(views) if view is not None), (0, None))
+    if first is None:
+        raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")
+    columns: list[list[Array]] = [[] for _ in first.source.slots]
+    owners: list[list[int]] = [[] for _ in first.source.slots]
+    for rank, (tree, view) in enumerate(zip(trees, views, strict=True)):
+        if view is not None and view.backend is not first.backend:
+            both = f"tree {lead} has arrays of {first.backend.title}, tree {rank} of {view.backend.title}"
+            raise ValueError(f"{name}: {both}; convert one")
+        names = f"{name}: tree {lead}", f"{name}: tree {rank}"
+        order = align.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
+        whole = None if view is None else view.dense(integers=True)
+        for given, leaf in () if whole is None else zip(whole.source.kept, whole.leaves, strict=True):
+            slot = given if order is None else order.index(given)
+            column, kind, shape = columns[slot], first.backend.dtype(leaf), first.backend.shape(leaf)
+            if kind not in REAL:
+                what = f"{name}: the gradient at {first.source.find_paths()[slot]!r} of tree {rank} has dtype {kind}"
+                raise TypeError(f"{what}; tasks have real floating-point gradients: cast it, or put None there in all")
+            other = (first.backend.dtype(column[0]), first.backend.shape(column[0])) if column else (kind, shape)
+            if kind != other[0] or (None not in (shape, other[1]) and shape != other[1]):
+                what = f"{name}: the gradients at {first.source.find_paths()[slot]!r} differ in shape or dtype"
+                raise ValueError(f"{what}: {other[0]} {other[1]}, {kind} {shape}")
+            column.append(leaf)
+            owners[slot].append(rank)
+    return Several(first.backend, first.source.structure, len(trees), columns, owners)
+
+
+def weighted(trees: Several, weights: Sequence[Any]) -> Any:
+    """Return the sum of the trees times numbers."""
+    out: list[Any] = [None] * len(trees.columns)
+    for (owners, _), places in _groups(trees).items():
+        columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
+        made = trees.backend.elementwise(elementwise.weighted, columns, [weights[rank] for rank in owners])
+        out = put(out, places, trees.backend.cast(made, columns[0]))
+    return trees.backend.unflatten(trees.structure, out)
+
+
+def products(name: str, trees: Several) -> list[Any]:
+    """Return the inner products of trees i <= j, by rows, as numbers; in a common unit if there are float64 leaves.
+
+    Each leaf is read once for each product, and beside float64 leaves also for its largest element.
+    """
+    backend, groups = trees.backend, _groups(trees)
+    inverse = None
+    if any(is_wide for _, is_wide in groups):
+        every = [leaf for places in groups.values() for i in places for leaf in trees.columns[i]]
+        inverse = backend.compute(subsets.inverse_unit, backend.norms(every, math.inf))
+    found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
+    for (owners, is_wide), places in groups.items():
+        columns = [trees.columns[i] for i in places]
+        if any(backend.shape(column[0]) is None for column in columns):
+            raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
+        parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
+        if inverse is not None and not is_wide:
+            parts = [backend.compute(_in_unit, part, inverse) for part in parts]
+        for pair, part in zip(pairs(owners), parts, strict=True):
+            found[pair].append(part)
+    return [backend.compute(subsets.total, *parts) if parts else 0.0 for parts in found.values()]
+
+
+def _in_unit(xp: Any, product: Array, inverse: Array) -> Array:
+    return product * inverse * inverse
+
+
+def _groups(trees: Several) -> dict[tuple[tuple[int, ...], bool], list[int]]:
+    """Group the positions of leaves by the trees that have them, float64 leaves apart."""
+    found: dict[tuple[tuple[int, ...], bool], list[int]] = {}
+    for i, (column, owners) in enumerate(zip(trees.columns, trees.owners, strict=True)):
+        if owners:
+            found.setdefault((tuple(owners), trees.backend.dtype(column[0]) == "float64"), []).append(i)
+    return found

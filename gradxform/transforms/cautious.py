@@ -63,7 +63,8 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         gradients = align.beside(g, context.extra.get("gradients"), "cautious", "gradients")
         for i, leaf in zip(g.chosen, gradients, strict=True):
             if (kind := g.backend.dtype(leaf)) not in REAL:
-                raise TypeError(f"cautious: the gradient of the update at {g.source.path(i)!r} is {kind}, not real")
+                what = f"the gradient beside the update at {g.source.path(i)!r} has dtype {kind}, not a real one"
+                raise TypeError(f"cautious: {what}")
         flip = -1.0 if (context.added if negated is None else negated) else 1.0
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]

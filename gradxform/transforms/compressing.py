@@ -56,7 +56,8 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     if isinstance(fraction, bool) or not arguments.static(fraction):
         raise TypeError(f"top_k: fraction must be a Python number, got {fraction!r}: it is fixed for all steps")
     if not 0 < fraction <= 1:
-        raise ValueError(f"top_k: fraction must be above 0 and at most 1, such as k / n, got {fraction!r}")
+        must = f"above 0 and at most 1, got {fraction!r}; for k of n elements, write k / n"
+        raise ValueError(f"top_k: fraction must be {must}")
     if not isinstance(sparse, bool):
         raise TypeError(f"top_k: sparse must be True or False, got {sparse!r}")
 

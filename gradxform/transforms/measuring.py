@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from gradxform.core.leaves import SINGLE
 from gradxform.core.state import Fresh, stored_as
 from gradxform.core.transform import Context, GradientTransformation, ScheduleState, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree
-from gradxform.core.where import FUNCTIONS, Variables, keys_of, path_of
+from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
@@ -265,11 +266,13 @@ def metrics(state: Any) -> dict[str, Array]:
         The flat dicts that TensorBoard, Weights & Biases and MLflow accept.
     """
     holding.check("metrics", state)
-    measured = list(_measures(state))
-    names = keys_of([name for name, _ in measured])  # of two transforms with one name, the second is numbered
     found: dict[str, Array] = {}
-    for name, (_, own) in zip(names, measured, strict=True):
-        found |= {f"{name}/{field}": unwrapped(value) for field, value in own.items()}
+    taken: set[str] = set()
+    for name, measures in _measures(state):
+        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+        own = next(each for each in numbered if each not in taken)
+        taken.add(own)
+        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures.items()}
     applied = due(state)
     return found if not found or applied is True else {**found, "applied": applied}
 

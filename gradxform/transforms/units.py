@@ -63,7 +63,7 @@ def sides(transform: str, given: Any, view: Tree) -> list[Sides]:
     for i in view.chosen:
         if len(shape := shape_of(transform, view, i, whole=True)) < 2:
             what = f"the gradient at {view.source.path(i)!r} of shape {shape} is not a matrix"
-            raise ValueError(f"{transform}: {what}; choose the matrices with masked({transform}(...), where)")
+            raise ValueError(f"{transform}: {what}; choose with masked({transform}(...), where) or partition(...)")
     own = _given(transform, given, view, view.chosen, pairs=True)
     return [_sides(transform, own[i], view, i) for i in view.chosen]
 
@@ -78,7 +78,8 @@ def _sides(transform: str, given: Any, view: Tree, i: int) -> Sides:
             "last is the output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
         )
     pair = given if _is_pair(given) else ("torch" if given is None else given,)
-    own = [_of(transform, side, view, i) for side in pair]
+    there = all(isinstance(side, str) or all(-rank <= axis < rank for axis in side) for side in pair)
+    own = [_of(transform, side, view, i) for side in pair] if there else [()]
     inputs, outputs = own if len(own) == 2 else (own[0], tuple(axis for axis in range(rank) if axis not in own[0]))
     if not inputs or not outputs or set(inputs) & set(outputs):
         path = view.source.path(i)

@@ -47,7 +47,7 @@ SEAMS = {
     "mgda": "gradxform.functions.tasks:mgda",
     "cagrad": "gradxform.functions.tasks:cagrad",
     "upgrad": "gradxform.functions.tasks:upgrad",
-    "inner products": "gradxform.functions.several:products",
+    "inner products": "gradxform.functions.tasks:products",
     "stop_gradient": "gradxform.functions.backward:_stopped",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
     "numpy.apply_": "gradxform_numpy.apply_:apply_",
