@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments
-from gradxform.core.arguments import Scalar, limit, unit_interval
+from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
@@ -63,17 +62,17 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     References:
         Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
     """
-    log = math.log(decay) if arguments.static(decay) and decay else -math.inf
+    log = math.log(decay) if static(decay) and decay else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, weights = g.dense(), advanced(g, state.count), shares(g, decay)
         new, averages = blend(dense, weighted, state.ema, "ema: the averages", weights, context)
         divisor, by = state.divisor, None
-        if not arguments.static(decay):
+        if not static(decay):
             total = g.backend.compute(_weight, divisor, *weights)
             divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            weight = g.backend.compute(_weight_at, count, log) if arguments.static(decay) else total
+            weight = g.backend.compute(_weight_at, count, log) if static(decay) else total
             by = g.backend.compute(_debiasing, weight)
         return shown(dense, new, context, by), EmaState(count, averages, divisor)
 

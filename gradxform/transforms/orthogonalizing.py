@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import arguments
-from gradxform.core.arguments import places
+from gradxform.core.arguments import number, places, static
 from gradxform.core.factory import factory
 from gradxform.core.leaves import NARROW, put
 from gradxform.core.norm import Norm
@@ -43,6 +42,8 @@ SCALES: dict[str | None, Callable[[float, float], float]] = {
     "rms": lambda inputs, outputs: 0.2 * math.sqrt(max(inputs, outputs)),
 }
 _DTYPES = (None, "float32", "bfloat16", "float16")
+_EPSILONS = {None: 0.0, "torch": 1e-7, "keras": 1e-7, "mlx": 1e-7, "optax": 1e-8}
+"""What guards the division by the norm: PyTorch's least norm, and what the others add to it."""
 
 
 @factory(steps=places)
@@ -111,7 +112,7 @@ def orthogonalize(
     """
     each = polynomials(coefficients, steps)
     over = units.check("orthogonalize", axes, pairs=True)
-    for name, value, known in (("scale", scale, SCALES), ("dtype", dtype, _DTYPES), ("like", like, _DIVISORS)):
+    for name, value, known in (("scale", scale, SCALES), ("dtype", dtype, _DTYPES), ("like", like, _EPSILONS)):
         if not (value is None or isinstance(value, str)) or value not in known:
             raise ValueError(f"orthogonalize: {name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
@@ -124,8 +125,8 @@ def orthogonalize(
         check_whole(g, "orthogonalize", "not the matrix")
         unit, sizes = _normalized(g, sides, like), _sizes(g, sides, SCALES[scale])
         for size in dict.fromkeys(sizes):
-            own = [place for place, number in enumerate(sizes) if number == size]
-            last = tuple(size * number for number in each[-1])
+            own = [place for place, each_size in enumerate(sizes) if each_size == size]
+            last = tuple(size * part for part in each[-1])
             some, over_them = [unit[place] for place in own], [sides[place] for place in own]
             made = g.backend.of_matrices(newton_schulz, some, over_them, dtype, coefficients=(*each[:-1], last))
             unit = put(unit, own, made)
@@ -152,20 +153,19 @@ def polynomials(given: Any, steps: int) -> tuple[Polynomial, ...]:
     return tuple((rows + rows[-1:] * steps)[:steps])
 
 
-def _coefficient(number: Any) -> float:
-    checked = arguments.number("orthogonalize", "a coefficient", number)
-    if not arguments.static(checked) or not math.isfinite(checked):
-        raise ValueError(f"orthogonalize: coefficients must be finite Python numbers, got {number!r}")
+def _coefficient(given: Any) -> float:
+    checked = number("orthogonalize", "a coefficient", given)
+    if not static(checked) or not math.isfinite(checked):
+        raise ValueError(f"orthogonalize: coefficients must be finite Python numbers, got {given!r}")
     return float(checked)
 
 
 def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> list[Array]:
     """Divide each active matrix by its norm; half precision becomes float32."""
-    divide, eps = _DIVISORS[like]
     axes = [(*inputs, *outputs) for inputs, outputs in sides]
 
     def inverse(_: Any, norm: Norm) -> Array:
-        return g.backend.compute(divide, norm.value, **eps)
+        return g.backend.compute(_inverse, norm.value, like=like)
 
     stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
     unit = g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))
@@ -175,21 +175,11 @@ def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> l
     return [settled.leaves[i] for i in settled.chosen]
 
 
-def _at_least(xp: Any, norm: Array, *, eps: float) -> Array:
-    return formulas.inverse(xp, xp.where(norm < eps, eps, norm))
-
-
-def _plus(xp: Any, norm: Array, *, eps: float) -> Array:
-    return formulas.inverse(xp, norm + eps)
-
-
-_DIVISORS: dict[str | None, tuple[Callable[..., Array], dict[str, float]]] = {
-    None: (formulas.inverse, {}),
-    "torch": (_at_least, {"eps": 1e-7}),
-    "keras": (_plus, {"eps": 1e-7}),
-    "mlx": (_plus, {"eps": 1e-7}),
-    "optax": (_plus, {"eps": 1e-8}),
-}
+@formulas.by_number
+def _inverse(xp: Any, norm: Array, *, like: str | None) -> Array:
+    """1 / n, guarded as in a library."""
+    eps = _EPSILONS[like]
+    return formulas.inverse(xp, xp.where(norm < eps, eps, norm) if like == "torch" else norm + eps)
 
 
 def _sizes(g: Tree, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> list[float]:
