@@ -212,7 +212,9 @@ def _error_feedback(leaves: Sequence[Leaf], tx: Any, memory: Memory) -> None:
             errors[leaf.path] = Sum(*(each(np.where, finite, new, last) for new, last in zip(rest, old, strict=True)))
 
 
-def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory: Memory) -> None:
+def _measure(
+    leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, per_leaf: bool = False, memory: Memory
+) -> None:
     _apply(tx, leaves, _inner(memory, "inner"))
 
 

@@ -160,7 +160,7 @@ TABLE: dict[str, tuple[Row, ...]] = {
         "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
         products=budget_of_products("polar_express", 3),
     ),
-    "measure": _rows("measure(masked(trace(0.5), '**/w'), 'momentum')")
+    "measure": _rows("measure(masked(trace(0.5), '**/w'), 'momentum')", "measure(clip_norm(0.7), per_leaf=True)")
     + _rows("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))"),
 }
 """The rows of each transform, in families; the first one stands for it where one is enough."""

@@ -14,10 +14,11 @@ from gradxform.core.factory import factory
 from gradxform.core.foreign import inside
 from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
-from gradxform.core.state import Fresh, stored_as
+from gradxform.core.norm import Norm
+from gradxform.core.state import Fresh, stored, stored_as
 from gradxform.core.transform import Context, GradientTransformation, ScheduleState, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree
-from gradxform.core.where import FUNCTIONS, Variables, path_of
+from gradxform.core.where import FUNCTIONS, Variables, keys_of, path_of
 from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
@@ -43,14 +44,15 @@ class Measures(NamedTuple):
 
 
 class MeasureState(NamedTuple):
-    """State of `measure`: measures by transform name, and the transform's own state."""
+    """State of `measure`: measures by transform name, the transform's own state, the norm of each gradient by path."""
 
     measures: dict[str, Measures]
     inner: Any
+    norms: Any = ()
 
 
 @factory(tx=inside)
-def measure(tx: Any, name: str | None = None) -> GradientTransformation:
+def measure(tx: Any, name: str | None = None, *, per_leaf: bool = False) -> GradientTransformation:
     r"""Apply a transform and record what it did; read it with `metrics`.
 
     .. math:: g \leftarrow t(g), \quad n = \lVert g \rVert, \; n' = \lVert t(g) \rVert, \; f = n' / n
@@ -64,13 +66,15 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
             those of a partition under the labels of its rules. An optax transform is named after the function that
             made it, if known.
         name: Name of the measures. Default: the transform's name. A named chain or partition is measured as one.
+        per_leaf: Whether to record the norm of each gradient before the transform, too. `init` needs the parameters.
 
     Returns:
         A transform for gradients of any shape and floating or complex dtype. Its state holds, for the last step, the
         joint norm of the gradients in scope before and after and their ratio, in float32 (float64 for float64
         gradients). It also holds whether any gradient's norm shrank, a bool, and the int32 number of gradients with
         NaN, infinity, or a norm beyond float64. If elements change, a norm counts as smaller beyond a few units in the
-        last place. A step without gradients changes nothing.
+        last place. A step without gradients changes nothing. With `per_leaf`, the norm of a gradient that is None or
+        stopped is NaN.
 
     Raises:
         TypeError: `tx` is not a transform, or `name` is not a string. On use: a gradient is integer; the message gives
@@ -93,6 +97,11 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         scale/factor 2.0
         scale/clipped False
         scale/nonfinite_count 0
+        >>> tx = gx.measure(gx.clip_global_norm(5.0), per_leaf=True)
+        >>> grads = {"b": np.array([3.0]), "w": np.array([4.0])}
+        >>> _, state = tx.update(grads, tx.init(grads))
+        >>> {name: value.item() for name, value in gx.metrics(state).items() if "before/" in name}
+        {'clip_global_norm/norm_before/b': 3.0, 'clip_global_norm/norm_before/w': 4.0}
 
     References:
         The norms that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
@@ -103,11 +112,13 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     if traits.compose is not None and name is None:
         if traits.states is not None:  # of a chain, only the transforms are measured
             names = _names(traits.parts)
-            made = traits.compose([measure(part, own) for part, own in zip(traits.parts, names, strict=True)])
+            made = traits.compose(
+                [measure(part, own, per_leaf=per_leaf) for part, own in zip(traits.parts, names, strict=True)]
+            )
             return GradientTransformation(made.rule, made.start, traits=made.traits._replace(compose=None))
         rules = [_of_where(where) or str(rank) for rank, where in enumerate(traits.where)]
         both = zip(traits.parts, [*rules, "default"], strict=False)
-        tx = traits.compose([_in_partition(part, label) for part, label in both])
+        tx = traits.compose([_in_partition(part, label, per_leaf) for part, label in both])
     called = name or _name(tx)
 
     def rule(g: Tree, state: MeasureState, context: Context) -> tuple[Tree, MeasureState]:
@@ -130,21 +141,35 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         ]
         whole, rest, clipped, lost = g.shared(asked)
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
-        return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept)
+        norms = _by_path(g, before, state) if state.norms else ()
+        return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept, norms)
 
     def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.array(1.0), fresh.flag(False), fresh.count())
-        return MeasureState({called: none}, tx.init(fresh.params))
+        paths = fresh.view.source.paths if per_leaf and fresh.view is not None else ()
+        norms = {path: fresh.numbers(()) for path in keys_of(paths)}
+        return MeasureState({called: none}, tx.init(fresh.params), norms or ())
 
     return stateful(MeasureState, rule, start, tx, states=lambda state: (state.inner,))
 
 
-def _in_partition(part: GradientTransformation, label: str) -> GradientTransformation:
+def _by_path(g: Tree, norms: Norm, state: MeasureState) -> dict[str, Any]:
+    """The norm of each gradient by path; NaN where there is none."""
+    old, keys = next(iter(state.norms.values())), keys_of(g.source.paths)
+    if not {keys[i] for i in g.chosen} <= set(state.norms):
+        raise wrong_state("measure", f"MeasureState with norms of {', '.join(map(repr, keys[:3]))}", state)
+    vector, none = stored(g, norms.value, old), stored(g, math.nan, old)
+    with g.backend.scope():
+        own = {keys[i]: vector[i, ...] for i in g.chosen}
+    return {path: own.get(path, none) for path in state.norms}
+
+
+def _in_partition(part: GradientTransformation, label: str, per_leaf: bool) -> GradientTransformation:
     """Measure a transform of a partition under a label, and the transforms of a chain one by one."""
     traits = part.traits
     if traits.compose is not None and traits.states is not None:
-        return traits.compose([_in_partition(each, label) for each in traits.parts])
-    return measure(part, f"partition/{label}/{_name(part)}")
+        return traits.compose([_in_partition(each, label, per_leaf) for each in traits.parts])
+    return measure(part, f"partition/{label}/{_name(part)}", per_leaf=per_leaf)
 
 
 def _name(tx: GradientTransformation) -> str:
@@ -249,7 +274,8 @@ def metrics(state: Any) -> dict[str, Array]:
         rules of a partition are named by the pattern, function or variable that selects: "masked/encoder/clip_norm" for
         ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm" for ``partition({"encoder/**":
         clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is `has_updated`: where it is
-        false, what is measured inside is of the last step that applied. Empty if nothing is measured.
+        false, what is measured inside is of the last step that applied. With `per_leaf`,
+        "clip_norm/norm_before/encoder/w" is the norm of the gradient at that path. Empty if nothing is measured.
 
     Raises:
         TypeError: `state` holds no state.
@@ -280,7 +306,8 @@ def metrics(state: Any) -> dict[str, Array]:
 def _measures(state: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(state, MeasureState):
         for name, measures in state.measures.items():
-            yield name, measures._asdict() | _counted(state.inner)
+            norms = {f"norm_before/{path}": norm for path, norm in dict(state.norms).items()}
+            yield name, measures._asdict() | _counted(state.inner) | norms
         yield from _measures(state.inner)
     else:
         for part in holding.parts(state) or ():

@@ -87,6 +87,35 @@ def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str)
         assert {found[f"{name}/nonfinite_count"].dtype.name for name in PARTS} == {"int32"}
 
 
+@by_inductor
+@slow(XLA, framework="jax")
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_the_norm_of_each_gradient_by_path(framework: str, mode: str) -> None:
+    """The norm at each stage, within 1 ULP; NaN of a gradient that an earlier stage stops."""
+    tree = few("float32")
+    leaves = parity.named_leaves(tree)
+    stopped = next(iter(leaves))
+    tx = gx.chain(gx.clip_norm(0.5), gx.freeze(stopped), gx.scale(3.0))
+    found = measured(gx.measure(tx, per_leaf=True), tree, framework, mode)
+    norms = {path: reference.norm([leaf]) for path, leaf in leaves.items()}
+    for name, by in (("clip_norm", 1.0), ("scale", None)):
+        own = {path: found[f"{name}/norm_before/{path}"] for path in leaves}
+        for path, norm in norms.items():
+            wanted = norm if by is not None else np.nan if path == stopped else min(norm, 0.5)
+            assert_ulp(own[path], np.float32(wanted), 1, f"{name} {path}")
+
+
+def test_the_norm_of_a_gradient_that_is_none_or_unknown() -> None:
+    params, tx = {"a": np.ones(1), "b": np.ones(2)}, gx.measure(gx.scale(2.0), per_leaf=True)
+    _, state = tx.update({"a": None, "b": np.array([3.0, 4.0])}, tx.init(params))
+    assert {k: str(v) for k, v in gx.metrics(state).items() if "/" in k.partition("/")[2]} == {
+        "scale/norm_before/a": "nan",
+        "scale/norm_before/b": "5.0",
+    }
+    with pytest.raises(ValueError, match=r"measure: .*'c'"):
+        tx.update({"c": np.ones(1)}, tx.init(params))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
 def test_the_norms_of_other_dtypes_are_float32(dtype: str, framework: str) -> None:
