@@ -194,7 +194,7 @@ def straight_through(forward: Callable[[Any], T], backward: Callable[[Any], T] =
         if backend is not owner or paths != others:
             at = "" if paths == others else f"; differ at {align.difference(paths, others, 'forward', 'backward')}"
             both = f"got {values!r:.100} and {given!r:.100}{at}"
-            raise ValueError(f"straight_through: forward and backward must return trees of one structure; {both}")
+            raise ValueError(f"straight_through: forward and backward must return trees of the same structure; {both}")
         places = [i for i, path in enumerate(paths) if _agree(backend, path, wanted[i], leaves[i])]
         out = [_stopped(backend, leaf) for leaf in wanted]
         new = backend.straight_through([wanted[i] for i in places], [leaves[i] for i in places])

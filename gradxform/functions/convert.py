@@ -253,7 +253,7 @@ def renamed(what: str, given: Mapping[str, Any], like: Any, rename: Rename) -> t
 def _trees(what: str, node: Any, path: str) -> Iterator[str]:
     """Paths in a state where trees of parameters begin: at fields of its named tuples."""
     if isinstance(node, (AdaGCState, PercentileState, ZScoreState)) and node.count.shape[0] > 1:
-        rows = f"the state at {path.removesuffix('/')!r} has a row per parameter, which rename would put out of order"
+        rows = f"the state at {path.removesuffix('/')!r} has one row per parameter, whose order rename would change"
         raise ValueError(f"{what}: {rows}; drop this part and use its initial state")
     children = _children(node) if _is_state(node) else None
     if children is None:

@@ -385,7 +385,8 @@ def products(name: str, trees: Several) -> list[Any]:
             parts = [backend.compute(_in_unit, part, inverse) for part in parts]
         for pair, part in zip(pairs(owners), parts, strict=True):
             found[pair].append(part)
-    return [backend.compute(subsets.total, *parts) if parts else 0.0 for parts in found.values()]
+    totals = [parts if len(parts) < 2 else [backend.compute(subsets.total, *parts)] for parts in found.values()]
+    return [total[0] if total else 0.0 for total in totals]
 
 
 def _in_unit(xp: Any, product: Array, inverse: Array) -> Array:
