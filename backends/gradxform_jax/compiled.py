@@ -23,6 +23,8 @@ from gradxform_jax.namespace import Namespace
 _STATIC = ("formula", "function", "axes", "ord", "sides", "dtype")
 """Arguments of kernels that are part of the code, as keywords of formulas are."""
 _NUMBERS = ("numbers", "factors", "low", "high")
+_ROWS = 32
+"""Numbers of a vector that are made scalars by one reduction."""
 _PART = 128
 """Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
 
@@ -98,10 +100,6 @@ def is_traced(tree: Any) -> bool:
 # --- numbers of many leaves ------------------------------------------------------------------------------------------
 
 
-MANY = 32
-"""From so many leaves on."""
-
-
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Scalars:
@@ -116,20 +114,16 @@ class Scalars:
         """The shape of the vector."""
         return (len(self.numbers),)
 
-    def __getitem__(self, place: int | slice) -> Any:
+    def __getitem__(self, place: int | slice | tuple[int, ...]) -> Any:
         """One number, or some."""
-        found = self.numbers[place]
-        return Scalars(found) if isinstance(place, slice) else found
-
-    @property
-    def vector(self) -> Any:
-        """The numbers as a vector."""
-        return _stacked(self.numbers)
+        if isinstance(place, tuple):
+            return Scalars(tuple([self.numbers[i] for i in place]))
+        return Scalars(self.numbers[place]) if isinstance(place, slice) else self.numbers[place]
 
     def __jax_array__(self) -> Any:
-        """Return the vector for `jnp.asarray`, which users call out of the library's scope."""
+        """Return the vector, also for `jnp.asarray`, which users call out of the library's scope."""
         with jax.enable_x64(True):
-            return self.vector
+            return _stacked(self.numbers)
 
 
 @jax.jit
@@ -137,8 +131,17 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
     return jnp.stack(numbers)
 
 
+def scalars(vector: Any) -> Any:
+    """Return the numbers of a vector as scalars; what is no vector stays."""
+    return Scalars(tuple(_separated(vector))) if isinstance(vector, (jax.Array, np.ndarray)) and vector.ndim else vector
+
+
+def vector(numbers: Any) -> Any:
+    """Return scalars as a vector; what is none stays."""
+    return numbers.__jax_array__() if isinstance(numbers, Scalars) else numbers
+
+
 @jax.custom_jvp
-@jax.jit
 def _unstacked(vector: Any) -> list[Any]:
     """Return the numbers of a vector. XLA compiles a reduction with many results much faster than so many slices."""
     if private.varying(vector):
@@ -151,6 +154,9 @@ def _unstacked_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[list[Any]
     return _unstacked(*primals), _sliced(*tangents)
 
 
+_separated = jax.jit(_unstacked)
+
+
 def _sliced(vector: Any) -> list[Any]:
     return [vector[i] for i in range(len(vector))]
 
@@ -159,8 +165,8 @@ def _summed(vector: Any) -> list[Any]:
     """Reduce rows with one number each, and minus zeros, a few at a time."""
     found: list[Any] = []
     place, zero = lax.iota(np.int32, len(vector)), vector.dtype.type(-0.0)
-    for start in range(0, len(vector), MANY):
-        rows = [jnp.where(place == i, vector, zero) for i in range(start, min(start + MANY, len(vector)))]
+    for start in range(0, len(vector), _ROWS):
+        rows = [jnp.where(place == i, vector, zero) for i in range(start, min(start + _ROWS, len(vector)))]
         found += lax.reduce(rows, [zero] * len(rows), _added, (0,))
     return found
 
@@ -169,54 +175,27 @@ def _added(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     return list(map(lax.add, some, others))
 
 
-def differ(leaves: Sequence[Any]) -> bool:
-    """Whether shard_map knows some leaves to be replicated and others not: a vector would lose that."""
-    return len(set(map(private.varying, leaves))) > 1
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def evaluated(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], operands: Sequence[Any]) -> Any:
     """Evaluate a formula of numbers and vectors in float64."""
-    return formula(Namespace, *map(Namespace.float64, operands), **dict(static))
+    return formula(Namespace, *[Namespace.float64(vector(x)) for x in operands], **dict(static))
 
 
-def are_many(operands: Sequence[Any], static: dict[str, Any]) -> bool:
-    """Whether numbers of many leaves are among operands, or are selected."""
-    index = static.get("index")
-    return any([isinstance(x, Scalars) for x in operands]) or (isinstance(index, tuple) and len(index) >= MANY)
-
-
-def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    """Evaluate a formula that declares `by_number` for one leaf at a time."""
-    operands = [
-        Scalars(tuple(_unstacked(x))) if isinstance(x, (jax.Array, np.ndarray)) and x.ndim else x for x in operands
+def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Scalars:
+    """Evaluate a formula that declares `by_number` for one leaf at a time; static tuples have an item for each."""
+    count = max([len(x.numbers) for x in operands if isinstance(x, Scalars)])
+    columns = [x.numbers if isinstance(x, Scalars) else (x,) * count for x in operands]
+    kinds = [
+        tuple([(name, (x[i],) if isinstance(x, tuple) else x) for name, x in sorted(static.items())])
+        for i in range(count)
     ]
-    index = static.get("index", range(max(len(x.numbers) for x in operands if isinstance(x, Scalars))))
-    places = [index] if isinstance(index, int) else index
-    columns = [[_of_leaf(x, i) for i in places] for x in operands]
-    kinds = tuple([tuple([(name, _known(name, static[name], i)) for name in sorted(static)]) for i in places])
-    found = []
-    for part in parts_of(len(kinds), columns):
-        found += _by_number(formula, _of(columns, part), kinds[part])
-    return found[0] if isinstance(index, int) else Scalars(tuple(found))
-
-
-def _of_leaf(x: Any, i: int) -> Any:
-    return x.numbers[i] if isinstance(x, Scalars) else x
-
-
-def _known(name: str, value: Any, i: int) -> Any:
-    """Return the part of a static argument that belongs to a leaf: tuples have one item per leaf."""
-    if name == "index":
-        return 0
-    return (value[i],) if isinstance(value, tuple) else value
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _by_number(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], kinds: Sequence[Any]) -> list[Any]:
-    return [_one(formula, static, row) for static, *row in zip(kinds, *columns, strict=True)]
+    found: list[Any] = []
+    for part in parts_of(count, columns):
+        found += _by_number(formula, tuple(kinds[part]), [column[part] for column in columns])
+    return Scalars(tuple(found))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _one(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], row: Sequence[Any]) -> Any:
-    return jnp.reshape(evaluated(formula, static, row), ())
+def _by_number(formula: Callable[..., Any], kinds: Sequence[Any], columns: Sequence[Sequence[Any]]) -> list[Any]:
+    rows = zip(kinds, *columns, strict=True)
+    return [jnp.reshape(evaluated(formula, static, row), ()) for static, *row in rows]

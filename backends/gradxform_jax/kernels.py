@@ -16,11 +16,11 @@ from jax import lax
 
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backend
-from gradxform.numerics import DOUBLE, dtype_name, elementwise, matrices, ranking, rescale
+from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_jax import private
 from gradxform_jax.backend import Plain
-from gradxform_jax.compiled import MANY, Scalars, are_many, by_number, compiled, differ, evaluated, is_traced, strong
+from gradxform_jax.compiled import Scalars, by_number, compiled, evaluated, is_traced, scalars, strong, vector
 from gradxform_jax.namespace import Namespace, barrier
 from gradxform_jax.norms import norm
 
@@ -37,13 +37,8 @@ class JAX(Plain):
     clip = compiled(Backend.clip, ("leaves", "factors"))
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """The leaves' norms: a vector, or scalars of many leaves."""
-        return self._few_norms(leaves, ord) if len(leaves) < MANY else Scalars(tuple(self._each_norm(leaves, ord)))
-
-    @compiled
-    def _few_norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        found = [_norm(leaf, ord) for leaf in leaves]
-        return Scalars(tuple(found)) if differ(leaves) else jnp.stack(found)
+        """The leaves' norms, as scalars."""
+        return Scalars(tuple(self._each_norm(leaves, ord)))
 
     @_by_leaf
     def _each_norm(self, leaves: Sequence[Any], ord: float) -> list[Any]:
@@ -58,8 +53,7 @@ class JAX(Plain):
     @_by_leaf
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
-        vector = isinstance(factors, Scalars) or factors.ndim
-        each = [_compared(factors[i]) for i in range(len(leaves))] if vector else [_compared(factors)] * len(leaves)
+        each = [_compared(factors[i]) for i in range(len(leaves))] if factors.ndim else [_compared(factors)] * len(leaves)
         return [_multiplied(leaf, *by) for leaf, by in zip(leaves, each, strict=True)]
 
     @compiled
@@ -136,18 +130,21 @@ class JAX(Plain):
     def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""
         with self.scope():
-            return super().stored(value.vector if isinstance(value, Scalars) else value, dtype, like)
+            return super().stored(vector(value), dtype, like)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula, as one jitted function of its operands."""
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
-            operands = tuple(strong(operands))
-            if getattr(formula, "by_number", False) and not symbolic and are_many(operands, static):
-                return by_number(formula, operands, static)
-            operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
+            operands = strong(operands)
+            if formula is formulas.take and isinstance(static["index"], tuple):
+                operands = [scalars(operands[0])]
+            if formula is formulas.take and isinstance(operands[0], Scalars):
+                return operands[0][static["index"]]
+            if getattr(formula, "by_number", False) and not symbolic and any([isinstance(x, Scalars) for x in operands]):
+                return by_number(formula, list(map(scalars, operands)), static)
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
-                return super().compute(formula, *operands, **static)
+                return super().compute(formula, *map(vector, operands), **static)
             return evaluated(formula, tuple(sorted(static.items())), operands)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:

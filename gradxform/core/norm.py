@@ -43,12 +43,9 @@ class Norm(NamedTuple):
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     """Return min(1, max_norm / norm), correct at zero, at the limit, at infinity and for nonfinite norms."""
-    if isinstance(norm.single, tuple):
-        return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, single=norm.single)
-    if not isinstance(norm.single, bool):
-        return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, norm.single)
-    formula = formulas.clip_coefficient_single if norm.single else formulas.clip_coefficient_double
-    return norm.backend.compute(formula, norm.value, max_norm)
+    if isinstance(norm.single, (bool, tuple)):
+        return norm.backend.compute(formulas.clip_coefficient, norm.value, max_norm, single=norm.single)
+    return norm.backend.compute(formulas.clip_coefficient, norm.value, max_norm, norm.single)
 
 
 def _beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
@@ -87,11 +84,11 @@ class Measured(Leaves):
 
     def rms(self) -> Norm:
         """Return the root mean square of each active leaf, as a vector."""
-        return self._per_element(formulas.per_root, 2)
+        return self._per_element(2, root=True)
 
     def average_norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf divided by its number of elements, as a vector."""
-        return self._per_element(formulas.per_count, ord)
+        return self._per_element(ord, root=False)
 
     def is_finite(self) -> Array:
         """Whether all active leaves of all devices are finite, as a 0-d number."""
@@ -136,8 +133,7 @@ class Measured(Leaves):
     def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
         """Combine the norms of some slots, or leaves."""
         plain = self.factor is None and not self.groups and ord in (1, 2, math.inf) and self._is_single(self.chosen)
-        formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        return self.backend.compute(formula, norms, active=mask, ord=float(ord))
+        return self.backend.compute(formulas.total_norm, norms, active=mask, ord=float(ord), scaled=not plain)
 
     def _is_single(self, places: Sequence[int]) -> bool:
         """Whether the norms of leaves are compared in float32."""
@@ -166,14 +162,17 @@ class Measured(Leaves):
         if self.trace is None or self.backend.xp.current_trace() == self.trace:
             self.measured[key] = found
 
-    def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
-        """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
+    def _per_element(self, ord: float, *, root: bool) -> Norm:
+        """Divide norms by the numbers of elements or their roots, which may be unknown until run time."""
         found = tuple([self.backend.count(leaf, None) for leaf in self.dense().leaves])
-        norms, compute = self.own_norms(ord), self.backend.compute
+        norms, gathered, known = self.own_norms(ord), (), found
         if any(group.by_leaf for group in self.groups):
             norms, counts = self.common(norms, ord, (self.vector(found, norms.value), 1))
-            return norms._replace(value=compute(formula, norms.value, self._of_leaves(counts)))
-        return norms._replace(value=compute(formula, norms.value, counts=found)) if found else norms
+            gathered, known = (self._of_leaves(counts),), ()
+        if not found:
+            return norms
+        formula = formulas.per_element
+        return norms._replace(value=self.backend.compute(formula, norms.value, *gathered, root=root, counts=known))
 
     # --- norms over devices --------------------------------------------------------------------------------------
 

@@ -18,38 +18,29 @@ _INF = float("inf")
 def by_number(formula: Callable[..., Array]) -> Callable[..., Array]:
     """Declare that a formula computes each number of a vector from the numbers of one leaf.
 
-    The leaf is the number's own, or that which `index` names. Static tuples have an item for each leaf.
+    Static tuples have an item for each leaf.
     """
     formula.by_number = True  # type: ignore[attr-defined]
     return formula
 
 
 @by_number
-def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
-    """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm."""
-    limit = at_least_zero(xp, max_norm)
-    return _clip_coefficient(xp, norm, limit, norm <= limit)
+def clip_coefficient(
+    xp: Any, norm: Array, max_norm: Array, *gathered: Array, single: bool | tuple[bool, ...] = False
+) -> Array:
+    """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm.
 
-
-@by_number
-def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
-    """`clip_coefficient_double`, but norm and limit are compared after rounding to float32."""
-    limit = at_least_zero(xp, max_norm)
-    near = xp.rounded(limit, "float32")
-    fits = xp.isfinite(near) & (near > 0.0)  # a limit out of float32's range is compared in float64
-    within = xp.where(fits, xp.rounded(norm, "float32"), norm) <= xp.where(fits, near, limit)
-    return _clip_coefficient(xp, norm, limit, within)
-
-
-@by_number
-def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *told: Array, single: tuple[bool, ...] = ()) -> Array:
-    """`clip_coefficient_double`, with leaves in `single` compared in float32, or all of them where `told` is 1."""
-    compared = told[0] > 0.5 if told else xp.mask(single)
-    return xp.where(compared, clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm))
-
-
-def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Array:
-    within = within | (limit >= _INF)
+    Both are compared after rounding to float32 where `single`, or where a number gathered from devices is 1.
+    """
+    near = limit = at_least_zero(xp, max_norm)
+    size = norm
+    if gathered or single is not False:
+        near = xp.rounded(limit, "float32")
+        fits = xp.isfinite(near) & (near > 0.0)  # a limit out of float32's range is compared in float64
+        if gathered or single is not True:
+            fits = fits & (gathered[0] > 0.5 if gathered else xp.mask(single))
+        size, near = xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, near, limit)
+    within = (size <= near) | (limit >= _INF)
     divisor = xp.where(within, 1.0, norm)
     return xp.where(within, 1.0, limit) / xp.where(_divides(xp, divisor), divisor, float("nan"))
 
@@ -83,23 +74,21 @@ def at_least_zero(xp: Any, bound: Array) -> Array:
     return xp.where(bound < 0, 0.0, bound)
 
 
-def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """Combine the norms of leaves; their powers must fit float64."""
+def total_norm(
+    xp: Any, norms: Array, *, active: tuple[bool, ...] | None = None, ord: float, scaled: bool = True
+) -> Array:
+    """Combine the norms of leaves, scaled by the largest unless their powers fit float64; keeps NaN and infinity."""
     if active is not None:
         norms = xp.where(xp.mask(active), norms, 0.0)
+    if scaled:
+        top = xp.stop_gradient(xp.max(norms))
+        unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
+        return xp.where(xp.isfinite(top), unit * total_norm(xp, norms / unit, ord=ord, scaled=False), top)
     if ord == 1:
         return xp.sum(norms)
     if ord == _INF:
         return xp.where(xp.any(is_nan(xp, norms)), float("nan"), xp.max(norms))
     return safe_root(xp, xp.sum(norms * norms if ord == 2 else norms**ord), ord)
-
-
-def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
-    norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
-    top = xp.stop_gradient(xp.max(norms))
-    unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
-    return xp.where(xp.isfinite(top), unit * total_norm(xp, norms / unit, active=None, ord=ord), top)
 
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
@@ -133,7 +122,6 @@ def where_active(xp: Any, numbers: Array, others: Array | float = 1.0, *, active
     return xp.where(xp.mask(active), numbers, others)
 
 
-@by_number
 def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
     """Select one or more numbers of a vector; a 0-d factor applies to every leaf."""
     return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
@@ -151,24 +139,13 @@ def inverse(xp: Any, norm: Array) -> Array:
 
 
 @by_number
-def per_root(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
-    """Convert norms to root mean squares, with known element counts or with those gathered from devices."""
-    return norms / _counted(xp, gathered, counts, root=True)
-
-
-@by_number
-def per_count(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
-    """Convert norms to average norms, with known element counts or with those gathered from devices."""
-    return norms / _counted(xp, gathered, counts, root=False)
-
-
-def _counted(xp: Any, gathered: tuple[Array, ...], counts: tuple[Any, ...], *, root: bool) -> Array:
-    """Element counts or their roots, at least 1; what is known is computed before anything is traced."""
-    if not gathered and all([isinstance(count, float) for count in counts]):
-        return xp.stack([math.sqrt(count or 1.0) if root else count or 1.0 for count in counts])
+def per_element(xp: Any, norms: Array, *gathered: Array, root: bool, counts: tuple[Any, ...] = ()) -> Array:
+    """Divide norms by element counts of at least 1, or by their roots; by known counts, or those gathered."""
+    if not gathered and all([isinstance(count, float) for count in counts]):  # before anything is traced
+        return norms / xp.stack([math.sqrt(count or 1.0) if root else count or 1.0 for count in counts])
     found = gathered[0] if gathered else xp.stack(counts)
     found = xp.where(found > 0.5, found, 1.0)
-    return xp.sqrt(found) if root else found
+    return norms / (xp.sqrt(found) if root else found)
 
 
 @by_number

@@ -65,13 +65,15 @@ def in_steps(xp: Any, factor: Array) -> tuple[Array, ...]:
     if widest(xp) == "float32":
         return (factor,)
     size = xp.abs(factor)
-    near = xp.where(size < LEAST, LEAST, xp.where(size > MOST, MOST, size))
-    near = xp.where(size <= size, near, 1.0)
+    near = _normal(xp, size)
     far = factor / near
-    beyond = (xp.abs(far) > MOST) & xp.isfinite(far)
-    below = (xp.abs(far) < LEAST) & (size > 0.0)
-    sign = xp.where(factor < 0.0, -1.0, 1.0)
-    return near, xp.where(beyond, sign * MOST, xp.where(below, sign * LEAST, far))
+    rest = _normal(xp, xp.abs(far))
+    return near, xp.where((size > 0.0) & xp.isfinite(size), xp.where(factor < 0.0, -rest, rest), far)
+
+
+def _normal(xp: Any, size: Array) -> Array:
+    """Clamp a size to normal numbers of float32; NaN stays."""
+    return xp.where(size < LEAST, LEAST, xp.where(size > MOST, MOST, size))
 
 
 def known_steps(factor: float) -> list[float]:

@@ -23,7 +23,6 @@ from gradxform.core.tree import Tree
 ALL = lookup.FRAMEWORKS
 SEAMS = {
     "clip_coefficient": "gradxform.core.norm:clip_coefficient",
-    "clip_coefficient_single": "gradxform.numerics.formulas:clip_coefficient_single",
     "applied_if": "gradxform.core.state:applied_if",
     "either": "gradxform.core.state:either",
     "advanced": "gradxform.core.state:advanced",

@@ -187,9 +187,9 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         x if type(x) is float or (type(x) is np.ndarray and x.ndim and x.dtype is _FLOAT64) else _operand(x)
         for x in operands
     ]
-    if not static and all([type(operand) is float for operand in given]):
+    if all([type(operand) is float for operand in given]):
         try:
-            return formula(_FLOATS, *given)
+            return formula(_FLOATS, *given, **static)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
     with np.errstate(all="ignore"):
