@@ -186,7 +186,7 @@ def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict
     count = max([len(x.numbers) for x in operands if isinstance(x, Scalars)])
     columns = [x.numbers if isinstance(x, Scalars) else (x,) * count for x in operands]
     kinds = [
-        tuple([(name, (x[i],) if isinstance(x, tuple) else x) for name, x in sorted(static.items())])
+        tuple([(name, x[i : i + 1] if isinstance(x, tuple) else x) for name, x in sorted(static.items())])
         for i in range(count)
     ]
     found: list[Any] = []

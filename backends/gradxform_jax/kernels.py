@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes, Backend
+from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row
 from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_jax import private
@@ -53,7 +53,9 @@ class JAX(Plain):
     @_by_leaf
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
-        each = [_compared(factors[i]) for i in range(len(leaves))] if factors.ndim else [_compared(factors)] * len(leaves)
+        each = (
+            [_compared(factors[i]) for i in range(len(leaves))] if factors.ndim else [_compared(factors)] * len(leaves)
+        )
         return [_multiplied(leaf, *by) for leaf, by in zip(leaves, each, strict=True)]
 
     @compiled
@@ -81,13 +83,7 @@ class JAX(Plain):
 
     @functools.partial(compiled, each=("columns", "factors"))
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements; each weight and factor is split once, for all leaves."""
         rows = list(zip(*columns, strict=True))
@@ -95,9 +91,9 @@ class JAX(Plain):
             each = [None] * len(rows) if factors is None else map(_split, factors)
             by_leaf = zip(rows, each, strict=True)
             return [elementwise.of_leaf(formula, Namespace, row, numbers, own, static) for row, own in by_leaf]
-        weights = elementwise.weights_of(formula, Namespace, numbers, None)
-        first, *others = map(_split, weights)
-        each = [first] * len(rows) if factors is None else [_split(own * weights[0]) for own in factors]
+        weight, *weights = elementwise.weights_of(formula, Namespace, numbers, None)
+        others = list(map(_split, weights))
+        each = [_split(weight)] * len(rows) if factors is None else [_split(own * weight) for own in factors]
         by_leaf = zip(rows, each, strict=True)
         return [elementwise.combined_leaf(Namespace, row, (own, *others)) for row, own in by_leaf]
 
@@ -105,7 +101,7 @@ class JAX(Plain):
     def of_matrices(
         self,
         formula: Callable[..., Any],
-        leaves: Sequence[Any],
+        leaves: Row,
         sides: Sequence[matrices.Sides],
         dtype: str | None,
         **static: Any,
@@ -136,16 +132,17 @@ class JAX(Plain):
         """A formula, as one jitted function of its operands."""
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
-            operands = strong(operands)
+            given = strong(operands)
             if formula is formulas.take and isinstance(static["index"], tuple):
-                operands = [scalars(operands[0])]
-            if formula is formulas.take and isinstance(operands[0], Scalars):
-                return operands[0][static["index"]]
-            if getattr(formula, "by_number", False) and not symbolic and any([isinstance(x, Scalars) for x in operands]):
-                return by_number(formula, list(map(scalars, operands)), static)
+                given = [scalars(given[0])]
+            many = any([isinstance(x, Scalars) for x in given])
+            if formula is formulas.take and many:
+                return given[0][static["index"]]
+            if many and getattr(formula, "by_number", False) and not symbolic:
+                return by_number(formula, list(map(scalars, given)), static)
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
-                return super().compute(formula, *map(vector, operands), **static)
-            return evaluated(formula, tuple(sorted(static.items())), operands)
+                return super().compute(formula, *map(vector, given), **static)
+            return evaluated(formula, tuple(sorted(static.items())), given)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""

@@ -7,8 +7,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from gradxform.numerics.namespace import Defaults
 
-class Namespace:
+
+class Namespace(Defaults):
     """Functions that compute in float64, which MLX supports on CPUs, or in float32."""
 
     abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
@@ -16,7 +18,7 @@ class Namespace:
     ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
     asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
     shift_left, shift_right = mx.left_shift, mx.right_shift
-    matmul, transpose = mx.matmul, mx.transpose
+    mask, matmul, transpose = mx.array, mx.matmul, mx.transpose
     adds_one_by_one = True
 
     def __init__(self, widest: str) -> None:
@@ -46,21 +48,18 @@ class Namespace:
         """Choose elementwise; two Python numbers give the widest dtype."""
         return mx.where(condition, yes, no if isinstance(yes, mx.array) else self.float64(no))
 
-    def matmul_add(self, z: mx.array, x: mx.array, y: mx.array, beta: float, alpha: float) -> mx.array:
+    def matmul_add(self, z: Any, x: Any, y: Any, beta: float, alpha: float) -> Any:  # type: ignore[override]
         """Return beta * z + alpha * x @ y for stacks of matrices; MLX would round the numbers to float32."""
         if z.dtype.size == 8:  # GPUs have no float64
             return self.float64(beta) * z + self.float64(alpha) * mx.matmul(x, y)
         return mx.addmm(z, x, y, alpha=alpha, beta=beta)
 
-    def mask(self, active: tuple[bool, ...]) -> mx.array:
-        """Bools as a vector."""
-        return mx.array(active)
-
     def stack(self, numbers: Any) -> mx.array:
         """Stack numbers to a vector."""
         return mx.stack([number if isinstance(number, mx.array) else self.float64(number) for number in numbers])
 
-    def take(self, vector: mx.array, index: Any) -> mx.array:
+    @staticmethod
+    def take(vector: mx.array, index: Any) -> mx.array:
         """Select elements of a vector."""
         return vector[mx.array(index, dtype=mx.int32)] if isinstance(index, tuple) else vector[index]
 
@@ -76,12 +75,7 @@ class Namespace:
         """The bits of floating-point numbers as integers."""
         return x.view({2: mx.int16, 4: mx.int32, 8: mx.int64}[x.dtype.size])
 
-    def kth_largest(self, x: mx.array, count: float) -> mx.array:
-        """The element of a rank, counted from 1, the largest."""
-        place = x.size - int(count)
-        return mx.partition(mx.flatten(x), place)[place]
-
-    def sum_over(self, x: mx.array, axes: Any) -> mx.array:
+    def sum_over(self, x: mx.array, axes: Any) -> mx.array:  # type: ignore[override]
         """Sum over axes, keeping them. Empty arrays are summed by NumPy, since MLX 0.32.4 may hang."""
         if x.size == 0:
             return self.float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None))
@@ -101,12 +95,6 @@ class Namespace:
         """Round to a dtype, in the widest one; narrow dtypes are rounded through float32, as in arithmetic."""
         wide = self.float64(x)
         return wide if dtype == "float64" else self.cast(wide.astype(mx.float32), dtype).astype(self._wide)
-
-    def materialize(self, x: Any) -> Any:
-        """An array that is used more than once."""
-        return x
-
-    apart = no_reassociation = materialize
 
     def sin(self, x: mx.array) -> mx.array:
         """Sine in float64; MLX's sine has float32 accuracy, but its tangent float64."""

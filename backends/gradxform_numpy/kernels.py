@@ -14,7 +14,7 @@ import numpy as np
 from gradxform.backend.host import kernels, threads
 from gradxform.backend.host import namespace as host
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Containers
+from gradxform.backend.protocol import Columns, Containers, Given, Row
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.rescale import LEAST, MOST
 from gradxform.numerics.rescale import times as rescaled
@@ -94,20 +94,17 @@ class NumPy(kernels.Readable, Plain):
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
-        each = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
+        each = np.asarray(factors, np.float64).tolist()
+        pairs = zip(leaves, [each] * len(leaves) if isinstance(each, float) else each, strict=True)
         with np.errstate(all="ignore"):
-            if isinstance(each, float):
-                return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
-            return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+            if inplace and all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
+                return threads.spread(
+                    lambda pair: _times(pair[0], pair[1], True), list(pairs), [leaf.size for leaf in leaves]
+                )
+            return [_times(leaf, factor, inplace) for leaf, factor in pairs]
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements, written into arrays where they fit."""
         return kernels.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
@@ -132,20 +129,9 @@ def _are_arrays(leaves: Sequence[Any]) -> bool:
     return all([isinstance(leaf, np.ndarray) for leaf in leaves])
 
 
-def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
-    """Each leaf times the same factor, without conversions."""
-    plain = all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves])
-    if not (plain and LEAST <= abs(factor) <= MOST):
-        return [_times(leaf, factor, inplace) for leaf in leaves]
-    number = np.array(factor, np.float32)
-    if inplace:
-        own = all([leaf.base is None for leaf in leaves])  # otherwise two may share memory
-        share = threads.spread if own else threads.one_by_one
-        return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
-    return [leaf * number for leaf in leaves]
-
-
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
+    if factor == 1:
+        return leaf
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
         return np.multiply(leaf, leaf.dtype.type(factor), out=out)

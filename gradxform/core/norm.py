@@ -165,7 +165,8 @@ class Measured(Leaves):
     def _per_element(self, ord: float, *, root: bool) -> Norm:
         """Divide norms by the numbers of elements or their roots, which may be unknown until run time."""
         found = tuple([self.backend.count(leaf, None) for leaf in self.dense().leaves])
-        norms, gathered, known = self.own_norms(ord), (), found
+        norms, known = self.own_norms(ord), found
+        gathered: tuple[Array, ...] = ()
         if any(group.by_leaf for group in self.groups):
             norms, counts = self.common(norms, ord, (self.vector(found, norms.value), 1))
             gathered, known = (self._of_leaves(counts),), ()
