@@ -193,7 +193,8 @@ class Backend(abc.ABC):
         An override may return its own format, if its other kernels and `compute` accept it.
         """
         with self.scope():
-            return norms.norms(self.namespace_of, leaves, ord)
+            each = [norms.norm(self.namespace_of(leaf), leaf, None, ord) for leaf in leaves]
+            return self.namespace_of(leaves[0]).stack(each)  # which moves them to the device of the first leaf
 
     def groups(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
         """Return groups of positions of leaves for `norms_over` and `multiply_over`. Default: each leaf is one.

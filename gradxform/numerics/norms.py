@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, widest
@@ -19,14 +19,6 @@ from gradxform.numerics.sums import Axes, add
 
 _LEAST, _MOST = {"float64": 2.0**-1022, "float32": 2.0**-126}, {"float64": 2.0**1000, "float32": 2.0**120}
 """Units with normal inverses: XLA may multiply by these, and flushes."""
-
-
-def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: float) -> Array:
-    """Return the leaves' norms as a vector.
-
-    Each leaf is measured on its own device, given by `namespace_of`; the norms move to the device of the first leaf.
-    """
-    return namespace_of(leaves[0]).stack([norm(namespace_of(leaf), leaf, None, ord) for leaf in leaves])
 
 
 def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:

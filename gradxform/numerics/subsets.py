@@ -61,7 +61,7 @@ class _Tasks:
 
     def __init__(self, xp: Any, products: Sequence[Any], count: int) -> None:
         """Take the inner products of tasks i <= j, by rows."""
-        self.xp, self.count, tasks = xp, count, range(count)
+        self.xp, self.count = xp, count
         self.rounding = 2.0**-52 if widest(xp) == "float64" else 2.0**-23
         gram, index = gram_of(xp, products, count), xp.arange(count)
         squares = diagonal_of(xp, gram)
@@ -70,12 +70,11 @@ class _Tasks:
         self.present = xp.where(there, 1.0, 0.0)
         sizes = xp.sqrt(xp.where(there, squares, 1.0))
         largest = xp.max(xp.where(there, sizes, 0.0))
-        self.norms = xp.where(there, sizes, xp.where(largest > 0.0, largest, 1.0))  # zeros count as the largest
-        self.largest = xp.max(self.norms)
-        self.own = [equal(index, float(task)) for task in tasks]
+        self.largest = xp.where(largest > 0.0, largest, 1.0)
+        self.norms = xp.where(there, sizes, self.largest)
         self.diagonal = equal(index[:, None], index[None, :])
         self.cosines = xp.where(self.diagonal, 1.0, gram / self.norms[:, None] / self.norms[None, :])
-        halves = xp.floor(xp.arange(2**count)[:, None] / xp.stack([2.0**task for task in tasks]))
+        halves = xp.floor(xp.arange(2**count)[:, None] / xp.stack([2.0**task for task in range(count)]))
         self.member = halves - 2.0 * xp.floor(halves / 2.0) > 0.5
         ratios = self.norms[None, :] / self.norms[:, None]
         ratios = xp.where(ratios < _HUGE, xp.where(ratios > 1.0 / _HUGE, ratios, 1.0 / _HUGE), _HUGE)
@@ -92,8 +91,8 @@ class _Tasks:
         xp, rows, columns = self.xp, self.member[:, :, None], self.member[:, None, :]
         matrix = xp.where(rows & columns, matrix, xp.where(self.diagonal, 1.0, 0.0))
         rights = xp.where(columns, rights, 0.0)
-        for task, own in enumerate(self.own):
-            here = slice(task, task + 1)
+        for task in range(self.count):
+            own, here = self.diagonal[task], slice(task, task + 1)
             row, pivot = matrix[:, here, :], matrix[:, here, here]
             pivot = xp.where(pivot > 0.0, pivot, 1.0)
             column, right = matrix[:, :, here] / pivot, rights[:, :, here] / pivot

@@ -126,21 +126,24 @@ def _is_of(found: type, module: Any) -> bool:
 
 
 def _inside(framework: str) -> Iterator[Override]:
-    clip, each = CHAINS["norms"], CHAINS["compute"]
+    clip = CHAINS["norms"]
     if framework == "numpy":
         yield Override(framework, "norms: small arrays together", clip, namespace, "_MANY", math.inf)
         yield Override(framework, "norms: float32 rows", clip, namespace, "_norm_by_rows", _norm_in_blocks)
-        yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
-        yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
+        yield Override(framework, "norms and multiply: threads", clip, threads, "spread", _one_by_one)
+        yield Override(framework, "elementwise: threads", "sign()", threads, "spread", _one_by_one)
         yield Override(framework, "selection by bits", "sign()", namespace.Namespace, "where", staticmethod(np.where))
     if framework == "jax":
-        rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("norms", "kernels"))
+        rows = importlib.import_module("gradxform_jax.norms")
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
-        yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
     if framework == "tensorflow":
         own, products = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_products"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
         yield Override(framework, "small leaves together", clip, products, "_FEW", math.inf)
+
+
+def _one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    return [function(item) for item in items]
 
 
 def _norm_in_blocks(flat: Any) -> float:

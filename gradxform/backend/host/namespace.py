@@ -23,7 +23,7 @@ import numpy as np
 
 from gradxform.backend.host import threads
 from gradxform.numerics.namespace import Defaults
-from gradxform.numerics.norms import sizes_of
+from gradxform.numerics.norms import norm as norm_of
 
 _LARGE = 1 << 11
 """Below so many elements, `np.where` is faster than a selection by bits."""
@@ -247,11 +247,16 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 def _norm(leaf: Any, ord: float) -> Any:
     """Return the norm of one array."""
-    flat = _real(leaf, ord)
+    flat = np.asarray(leaf).ravel(order="K")
     if flat.size == 0:
         return 0.0
-    if ord != 2:
-        return _other_norm(flat, ord)
+    if ord != 2:  # the norm of the norms of blocks that fit the cache
+        if flat.size <= threads.CACHED:
+            return norm_of(NUMPY, flat, None, ord)
+        starts = range(0, flat.size, threads.CACHED)
+        return _norm(np.array([_norm(flat[start : start + threads.CACHED], ord) for start in starts]), ord)
+    if flat.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
     if flat.dtype == np.float64:
         return _norm64(flat)
     return _norm32(flat) if flat.dtype == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
@@ -288,14 +293,6 @@ def _again(rows: Any, sums: Any, total: float) -> float:
     return total + float((np.vecdot(exact, exact) - sums[heavy]).sum())
 
 
-def _real(leaf: Any, ord: float) -> Any:
-    """Flatten an array; a complex one to its parts for the 2-norm, else to absolute values."""
-    flat = np.asarray(leaf).ravel(order="K")
-    if flat.dtype.kind != "c":
-        return flat
-    return flat.view(flat.real.dtype) if ord == 2 else sizes_of(NUMPY, flat)
-
-
 def _blocks(flat: Any) -> Iterator[Any]:
     """Yield the array in float64, in blocks that fit the cache."""
     for start in range(0, flat.size, threads.CACHED):
@@ -323,13 +320,3 @@ def _squares64(flat: Any) -> float:
     cut = flat.size // _SHORT_ROW * _SHORT_ROW
     rows = flat[:cut].reshape(-1, _SHORT_ROW)
     return float(np.add.reduce(np.vecdot(rows, rows))) + _dot64(flat[cut:])
-
-
-def _other_norm(flat: Any, ord: float) -> float:
-    largest = float(np.max(np.abs(flat)))
-    if ord == math.inf or not 0 < largest < math.inf:
-        return largest
-    if ord == 1:
-        return math.fsum(float(np.add.reduce(np.abs(block))) for block in _blocks(flat))
-    powers = (float(np.add.reduce((np.abs(block) / largest) ** ord)) for block in _blocks(flat))
-    return float(largest * math.fsum(powers) ** (1 / ord))

@@ -38,7 +38,7 @@ def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, lis
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Map a function over items in order; on several threads if there are many elements."""
     if not worth(len(items), sum(sizes)):
-        return one_by_one(function, items, sizes)
+        return [function(item) for item in items]
     out: list[Any] = [None] * len(items)
     waiting = iter(sorted(range(len(items)), key=sizes.__getitem__, reverse=True))  # threads share it
 
@@ -62,11 +62,6 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
 def worth(items: int, elements: int) -> bool:
     """Whether `spread` uses threads for so many items with so many elements in all."""
     return items > 1 and elements >= WORTH and _count() > 1
-
-
-def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """Map a function over items on this thread."""
-    return [function(item) for item in items]
 
 
 def _count() -> int:
