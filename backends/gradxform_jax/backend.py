@@ -136,7 +136,8 @@ class Plain(Backend):
     def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Zeros with the leaves' sharding; a compiler would replicate them."""
         with self.scope():  # else JAX refuses float64 zeros with a sharding
-            return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
+            pairs = [(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
+            return [private.sharded_alike(*pair) if isinstance(pair[0], jax.core.Tracer) else pair[1] for pair in pairs]
 
     def as_given(self, leaves: Sequence[Any], new: list[Any]) -> list[Any]:
         """Make results weakly typed where the leaves are."""
@@ -164,13 +165,6 @@ class Plain(Backend):
 
     custom_backward = staticmethod(_unchanged)
     straight_through = staticmethod(_straight_through)
-
-
-def _alike(leaf: Any, new: Any) -> Any:
-    """An array that a compiler shards like a traced leaf."""
-    if not isinstance(leaf, jax.core.Tracer):
-        return new
-    return private.sharded_alike(leaf, new)
 
 
 def _weak_as(leaf: Any, result: Any) -> Any:

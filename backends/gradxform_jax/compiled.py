@@ -136,11 +136,6 @@ def scalars(vector: Any) -> Any:
     return Scalars(tuple(_separated(vector))) if isinstance(vector, (jax.Array, np.ndarray)) and vector.ndim else vector
 
 
-def vector(numbers: Any) -> Any:
-    """Return scalars as a vector; what is none stays."""
-    return numbers.__jax_array__() if isinstance(numbers, Scalars) else numbers
-
-
 @jax.custom_jvp
 def _unstacked(vector: Any) -> list[Any]:
     """Return the numbers of a vector. XLA compiles a reduction with many results much faster than so many slices."""
@@ -178,7 +173,7 @@ def _added(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def evaluated(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], operands: Sequence[Any]) -> Any:
     """Evaluate a formula of numbers and vectors in float64."""
-    return formula(Namespace, *[Namespace.float64(vector(x)) for x in operands], **dict(static))
+    return formula(Namespace, *map(Namespace.float64, operands), **dict(static))
 
 
 def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Scalars:

@@ -20,7 +20,7 @@ from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matric
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_jax import private
 from gradxform_jax.backend import Plain
-from gradxform_jax.compiled import Scalars, by_number, compiled, evaluated, is_traced, scalars, strong, vector
+from gradxform_jax.compiled import Scalars, by_number, compiled, evaluated, is_traced, scalars, strong
 from gradxform_jax.namespace import Namespace, barrier
 from gradxform_jax.norms import norm
 
@@ -123,11 +123,6 @@ class JAX(Plain):
         sizes = [ranking.in_order(Namespace, leaf) for leaf in leaves]
         return [ranking.kept(Namespace, leaf, sizes[i], limits[i]) for i, leaf in enumerate(leaves)]
 
-    def stored(self, value: Any, dtype: str, like: Any) -> Any:
-        """An array of a dtype."""
-        with self.scope():
-            return super().stored(vector(value), dtype, like)
-
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula, as one jitted function of its operands."""
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
@@ -141,7 +136,7 @@ class JAX(Plain):
             if many and getattr(formula, "by_number", False) and not symbolic:
                 return by_number(formula, list(map(scalars, given)), static)
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
-                return super().compute(formula, *map(vector, given), **static)
+                return super().compute(formula, *given, **static)
             return evaluated(formula, tuple(sorted(static.items())), given)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:

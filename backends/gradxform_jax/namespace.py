@@ -116,8 +116,9 @@ class Namespace(Defaults):
 
     @staticmethod
     def float64(x: Any) -> Any:
-        """A number or an array in float64."""
-        return lax.convert_element_type(x, np.float64)
+        """A number, an array or many scalars in float64."""
+        array_of = getattr(x, "__jax_array__", None)
+        return lax.convert_element_type(x if array_of is None else array_of(), np.float64)
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
