@@ -25,18 +25,14 @@ from gradxform_jax.namespace import Namespace
 # --- the identity with a custom backward pass ------------------------------------------------------------------------
 
 
-def _unchanged(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-    """Return the first arrays; a function computes what flows back to both lists."""
-    return _same(backward, list(first), list(second))
-
-
 # The second arrays are arguments, and not closed over, so that they may be tracers of any transformation around.
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _same(backward: Backward, first: list[Any], second: list[Any]) -> list[Any]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _unchanged(first: list[Any], second: list[Any], backward: Backward) -> list[Any]:
+    """Return the first arrays; a function computes what flows back to both lists."""
     return _together(first, second)
 
 
-def _forward(backward: Backward, first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
+def _forward(first: list[Any], second: list[Any], backward: Backward) -> tuple[list[Any], list[Any]]:
     return _together(first, second), second
 
 
@@ -56,7 +52,7 @@ def _backward(backward: Backward, second: list[Any], upstream: list[Any]) -> Any
     return backward(upstream, second)
 
 
-_same.defvjp(_forward, _backward)
+_unchanged.defvjp(_forward, _backward)
 
 
 def _straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
