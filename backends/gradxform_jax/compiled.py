@@ -125,6 +125,14 @@ class Scalars:
         with jax.enable_x64(True):
             return _stacked(self.numbers)
 
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        """Return the vector for `np.asarray`."""
+        return np.asarray(self.__jax_array__(), *args, **named)
+
+    def __str__(self) -> str:
+        """Show the vector."""
+        return str(self.__jax_array__())
+
 
 @jax.jit
 def _stacked(numbers: tuple[Any, ...]) -> Any:
