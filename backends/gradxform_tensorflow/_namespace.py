@@ -30,8 +30,8 @@ class Namespace(Defaults):
     sin = staticmethod(tf.sin)
     floor = staticmethod(tf.floor)
     reshape = staticmethod(tf.reshape)
-    zeros_like = staticmethod(tf.zeros_like)
-    ones_like = staticmethod(tf.ones_like)
+    zeros_like = staticmethod(lambda x: tf.raw_ops.ZerosLike(x=x))  # the others make a shape, which XLA may not know
+    ones_like = staticmethod(lambda x: tf.raw_ops.OnesLike(x=x))
     shift_left = staticmethod(tf.bitwise.left_shift)
     shift_right = staticmethod(tf.bitwise.right_shift)
     asarray = staticmethod(tf.convert_to_tensor)

@@ -7,57 +7,44 @@ numbers.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.host import namespace as host
-from gradxform.numerics.elementwise import Combination, weights_of
-from gradxform.numerics.rescale import LEAST, MOST, in_steps, known_steps
+from gradxform.numerics import DOUBLE, dtype_name
+from gradxform.numerics.elementwise import Combination, combined_leaf, weights_of
+from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_steps, known_steps, times
 from gradxform_tensorflow import _running
-from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
+from gradxform_tensorflow._namespace import Namespace, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
 _SMALL, _FEW = 1 << 13, 4
 """The most elements of a small tensor, and the least number of tensors to pack."""
-_PART = 1 << 20
-"""The most elements in a stack."""
-_CHEAP, _MANY = 1 << 12, 16
-"""Graphs on CPUs multiply small matrices as fast in stacks of many, and are built ten times faster; others slower."""
 
-
-class _Factor(NamedTuple):
-    """A float64 tensor, and the two steps in float32 that it takes."""
-
-    whole: Any
-    first: Any
-    second: Any
-    """One where the first step is enough."""
+Cut = Callable[[Any], Any]
+"""Returns a factor with the steps that are needed."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor; unchanged bit by bit if the factor is one. Small leaves are multiplied together."""
-    out, places, far = list(leaves), range(len(leaves)), None
-    each: list[Any]
+    out, far = list(leaves), None
     if is_read(factors):
-        each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
-        given = [i for i in places if each[i] != 1.0]
-        groups = packs(leaves, {i: str(each[i]) for i in given})  # tells 0.0 from -0.0
-        by = [each[group[0]] for group in groups]
+        each = np.broadcast_to(np.asarray(factors, np.float64), len(leaves)).tolist()
+        keys = {i: str(by) for i, by in enumerate(each) if by != 1.0}  # tells 0.0 from -0.0
+        groups, known = packs(leaves, keys), {key: _known(float(key)) for key in keys.values()}
+        by = [known[keys[group[0]]] for group in groups]
     else:
-        far, vectors = _steps(factors)
-        alone = factors.shape.rank == 0
-        each = [vectors] * len(leaves) if alone else _each(vectors, len(leaves))
-        groups = packs(leaves, dict.fromkeys(places))
-        by = [each[group[0]] if alone or len(group) == 1 else _repeated(vectors, leaves, group) for group in groups]
-    whole = [pack([leaves[i] for i in group]) for group in groups]
-    for group, made in zip(groups, _scaled(whole, by, far), strict=True):
+        groups = packs(leaves, dict.fromkeys(range(len(leaves))))
+        far, whole = _split(factors)
+        alone = [whole] * len(leaves) if factors.shape.rank == 0 else _unstacked(whole, len(leaves))
+        by = [alone[group[0]] if len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
+    packed = [pack([leaves[i] for i in group]) for group in groups]
+    for group, made in zip(groups, _scaled(packed, by, far), strict=True):
         for i, new in zip(group, _unpacked(made, [leaves[i] for i in group]), strict=True):
             out[i] = new
     return out
@@ -65,7 +52,7 @@ def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
 
 def multiply_over(leaf: Any, factor: Any) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
-    far, own = _steps(factor)
+    far, own = _split(factor)
     return _scaled([leaf], [own], far)[0]
 
 
@@ -73,23 +60,24 @@ def combined(
     formula: Combination, columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None
 ) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it."""
-    rows = list(zip(*columns, strict=True))
+    rows, far = list(zip(*columns, strict=True)), None
     given = [None] * len(rows) if factors is None else factors
-    known = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in given}.values()}
-    weights = [weight for factor in given for weight in known[id(factor)]]
-    tensors = {id(weight): weight for weight in weights if not is_read(weight)}
-    far, by = None, {}
-    if tensors:
-        far, vectors = _steps(tf.stack(list(tensors.values())))
-        by = dict(zip(tensors, _each(vectors, len(tensors)), strict=True))
-    terms = iter(_products([x for row in rows for x in row], [by.get(id(weight), weight) for weight in weights], far))
-    return [_joined([_sum(each) for each in zip(*[next(terms) for _ in row], strict=True)]) for row in rows]
+    weights = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in given}.values()}
+    found = {id(weight): weight for own in weights.values() for weight in own}
+    by = {key: _known(weight) for key, weight in found.items() if is_read(weight)}
+    traced = {key: weight for key, weight in found.items() if key not in by}
+    if traced:
+        far, whole = _split(tf.stack(list(traced.values())))
+        by |= zip(traced, _unstacked(whole, len(traced)), strict=True)
+    each = [[by[id(weight)] for weight in weights[id(factor)]] for factor in given]
 
+    def made(cut: Cut) -> list[Any]:
+        sums = [combined_leaf(Namespace, row, list(map(cut, own))) for row, own in zip(rows, each, strict=True)]
+        return sums if len(columns) > 1 else [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
 
-def _sum(terms: Sequence[Any]) -> Any:
-    """A sum that TensorFlow's optimizer does not merge with the next one, whose terms it would reorder."""
-    found = functools.reduce(operator.add, terms)
-    return found if tf.executing_eagerly() else tf.ensure_shape(found, found.shape)
+    # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
+    sums = _in_steps(columns[0], far, made)
+    return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
 
 def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[Any]:
@@ -104,11 +92,11 @@ def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[
 
 def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     """Products in the leaves' dtypes; the leaf itself where a factor is one."""
-    out = []
-    for leaf, factor, parts in zip(leaves, by, _products(leaves, by, far), strict=True):
-        new = _joined([cast_to(part, leaf.dtype.real_dtype) for part in parts])
-        out.append(_unless(tf.equal(factor.whole, 1.0), leaf, new) if isinstance(factor, _Factor) else new)
-    return out
+    pairs = list(zip(leaves, by, strict=True))
+    made = _in_steps(leaves, far, lambda cut: [_guarded(times(Namespace, leaf, cut(own)), own) for leaf, own in pairs])
+    if far is None:
+        return made
+    return [_unless(tf.equal(own.whole, 1.0), leaf, new) for (leaf, own), new in zip(pairs, made, strict=True)]
 
 
 @tf.custom_gradient
@@ -117,67 +105,57 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
     return Namespace.where(one, leaf, new), lambda upstream: (None, None, upstream)
 
 
-def _products(leaves: Sequence[Any], factors: Sequence[Any], far: Any) -> list[list[Any]]:
-    """Multiply each leaf by its factor, a Python number or a `_Factor`; return its parts, in the dtype of its sums.
-
-    `far`: whether one of them needs its second step.
-    """
-
-    @functools.cache
-    def constant(step: str, dtype: Any) -> Any:  # TensorFlow's own cache confuses 0.0 with -0.0
-        return tf.constant(np.array(float(step), dtype.as_numpy_dtype))
-
-    def times(part: Any, factor: Any) -> Any:
-        if isinstance(factor, _Factor):
-            return part * (factor.whole if part.dtype == tf.float64 else factor.first)
-        for step in [factor] if part.dtype == tf.float64 else known_steps(factor):
-            if step != 1.0:
-                part = tf.raw_ops.Mul(x=part, y=constant(str(step), part.dtype))
-                part = part if 1 / _FAR < abs(factor) < _FAR else Namespace.no_reassociation(part)
-        return part
-
-    found = [[times(part, by) for part in _parts(leaf)] for leaf, by in zip(leaves, factors, strict=True)]
-    places = [i for i, by in enumerate(factors) if isinstance(by, _Factor) and found[i][0].dtype == tf.float32]
-
-    def finished(guarded: Callable[[Any], Any]) -> list[list[Any]]:
-        return [[tf.raw_ops.Mul(x=guarded(part), y=factors[i].second) for part in found[i]] for i in places]
-
-    if places and _running.has_only_cpus() and not _running.is_xla():
-        rest = _running.cond(far, lambda: finished(lambda part: part), lambda: [found[i] for i in places])
-    else:
-        rest = finished(Namespace.no_reassociation)
-    for i, row in zip(places, rest, strict=True):
-        found[i] = row
-    return found
+def _in_steps(leaves: Sequence[Any], far: Any, made: Callable[[Cut], list[Any]]) -> list[Any]:
+    """Compute products with both steps of each factor, or with the first ones if no factor is `far` from one."""
+    if far is None or _running.is_xla() or not _running.has_only_cpus():
+        return made(lambda factor: factor)
+    if all(dtype_name(leaf) in DOUBLE for leaf in leaves):
+        return made(_first)
+    return list(_running.cond(far, lambda: made(lambda factor: factor), lambda: made(_first)))
 
 
-def _parts(leaf: Any) -> list[Any]:
-    """A leaf's real parts, in the dtype of its sums."""
-    parts = [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    return [part if part.dtype == tf.float64 else cast_to(part, tf.float32) for part in parts]
+def _first(factor: Any) -> Any:
+    """A factor without its second step, if it is a tensor."""
+    return (
+        factor._replace(steps=factor.steps[:1]) if isinstance(factor, Factor) and tf.is_tensor(factor.whole) else factor
+    )
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    return tf.complex(*parts) if len(parts) > 1 else parts[0]
+def _known(value: float) -> Any:
+    """A number on the host and its steps; one stays a number."""
+    if value == 1.0:
+        return 1.0
+    return Factor(value, [tf.constant(np.array(step, np.float32)) for step in known_steps(value)])  # 0.0 is not -0.0
 
 
-def _steps(factors: Any) -> tuple[Any, _Factor]:
+def _guarded(new: Any, factor: Any) -> Any:
+    """A product that is not merged with the next one, to one with a constant out of range."""
+    known = isinstance(factor, Factor) and not tf.is_tensor(factor.whole)
+    return (
+        by_parts(Namespace, Namespace.no_reassociation, new)
+        if known and not 1 / _FAR < abs(factor.whole) < _FAR
+        else new
+    )
+
+
+def _split(factors: Any) -> tuple[Any, Factor]:
     """Whether any factor needs two steps, and the steps."""
     size, where = tf.abs(factors), Namespace.where
     far = ((size < LEAST) & (size > 0.0)) | ((size > MOST) & (size < math.inf))
     near, rest = in_steps(Namespace, factors)
-    first, second = where(far, near, factors), where(far, rest, 1.0)
-    return tf.reduce_any(far), _Factor(factors, tf.cast(first, tf.float32), tf.cast(second, tf.float32))
+    steps = where(far, near, factors), where(far, rest, 1.0)
+    return tf.reduce_any(far), Factor(factors, [tf.cast(step, tf.float32) for step in steps])
 
 
-def _each(vectors: _Factor, count: int) -> list[_Factor]:
-    return [_Factor(*one) for one in zip(*(tf.unstack(vector, count) for vector in vectors), strict=True)]
+def _unstacked(vectors: Factor, count: int) -> list[Factor]:
+    columns = zip(*(tf.unstack(vector, count) for vector in (vectors.whole, *vectors.steps)), strict=True)
+    return [Factor(whole, steps) for whole, *steps in columns]
 
 
-def _repeated(vectors: _Factor, leaves: Sequence[Any], group: Sequence[int]) -> _Factor:
+def _repeated(vectors: Factor, leaves: Sequence[Any], group: Sequence[int]) -> Factor:
     """The factor of each element of packed leaves."""
     index = np.repeat(group, [leaves[i].shape.num_elements() for i in group])
-    return _Factor(*(tf.gather(vector, index) for vector in vectors))
+    return Factor(tf.gather(vectors.whole, index), [tf.gather(step, index) for step in vectors.steps])
 
 
 # --- packs -----------------------------------------------------------------------------------------------------------
@@ -188,14 +166,23 @@ def packs(leaves: Sequence[Any], keys: Mapping[int, Any]) -> list[list[int]]:
 
     In eager mode, flattening is an op too.
     """
-    groups: dict[Any, list[int]] = {}
     vectors, on_cpus = tf.executing_eagerly(), _running.has_only_cpus() or _running.readable(leaves)
-    for i, key in keys.items():
-        shape = leaves[i].shape
-        count = shape.num_elements() if on_cpus and (not vectors or shape.rank == 1) else None
-        is_small = count is not None and count <= _SMALL and not leaves[i].dtype.is_complex
-        groups.setdefault((leaves[i].dtype, key) if is_small else i, []).append(i)
-    return [own for group in groups.values() for own in ([group] if len(group) >= _FEW else [[i] for i in group])]
+
+    def kind(i: int) -> Any:
+        leaf = leaves[i]
+        known = on_cpus and (not vectors or leaf.shape.rank == 1) and not leaf.dtype.is_complex
+        count = leaf.shape.num_elements() if known else None
+        return None if count is None or count > _SMALL else (leaf.dtype, keys[i])
+
+    return grouped({i: kind(i) for i in keys}, _FEW)
+
+
+def grouped(kinds: Mapping[int, Any], least: int) -> list[list[int]]:
+    """Group positions of one kind; fewer than so many, and those of the kind None, are by themselves."""
+    groups: dict[Any, list[int]] = {}
+    for i, kind in kinds.items():
+        groups.setdefault(i if kind is None else kind, []).append(i)
+    return [own for group in groups.values() for own in ([group] if len(group) >= least else [[i] for i in group])]
 
 
 def pack(leaves: Sequence[Any]) -> Any:
@@ -210,31 +197,6 @@ def _unpacked(whole: Any, leaves: Sequence[Any]) -> list[Any]:
     """Split a packed tensor into the original shapes."""
     if len(leaves) == 1:
         return [whole]
-    sizes = [leaf.shape.num_elements() for leaf in leaves]
-    parts = tf.raw_ops.SplitV(value=whole, size_splits=sizes, axis=0, num_split=len(leaves))
-    return [
-        part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)
-    ]
-
-
-def alike(leaves: Sequence[Any], keys: Sequence[Any], saves_ops: bool) -> list[list[int]]:
-    """Group the positions of tensors with the same shape, dtype, device and key, to stack them.
-
-    Their shapes are known. If `saves_ops`, an op costs more than copies of a few tensors; otherwise only many small
-    tensors are grouped.
-    """
-    most, least = (_PART, 2) if saves_ops else (_CHEAP, _MANY)
-    found: list[list[int]] = []
-    latest: dict[Any, list[int]] = {}
-    for i, (leaf, key) in enumerate(zip(leaves, keys, strict=True)):
-        count = leaf.shape.num_elements()
-        if count > most:
-            found.append([i])
-            continue
-        kind = tuple(leaf.shape), leaf.dtype, leaf.device, key
-        places = latest.get(kind)
-        if places is None or (len(places) + 1) * count > _PART:
-            found.append(places := [])
-            latest[kind] = places
-        places.append(i)
-    return [own for places in found for own in ([places] if len(places) >= least else [[i] for i in places])]
+    parts = tf.split(whole, [leaf.shape.num_elements() for leaf in leaves])
+    both = zip(parts, leaves, strict=True)
+    return [part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in both]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ from gradxform_tensorflow.plain import Plain, number
 _DOUBLE = (tf.float64, tf.complex128)
 _LARGE = 1 << 16
 """Below so many elements, what XLA saves is less than what it takes to compile, and an op more than its work."""
+_PART = 1 << 20
+"""The most elements in a stack."""
+_CHEAP, _MANY = 1 << 12, 16
+"""Graphs on CPUs multiply small matrices as fast in stacks of many, and are built ten times faster; others slower."""
 
 
 class TensorFlow(Readable, Plain):
@@ -129,8 +134,13 @@ class TensorFlow(Readable, Plain):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
-        out, saves_ops = list(leaves), tf.executing_eagerly() or not _running.has_only_cpus()
-        for places in _products.alike(leaves, sides, saves_ops):
+        out, kinds, seen = list(leaves), dict[int, Any](), Counter[Any]()
+        saves_ops = tf.executing_eagerly() or not _running.has_only_cpus()
+        for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
+            kind, count = (tuple(leaf.shape), leaf.dtype, leaf.device, own), leaf.shape.num_elements()
+            seen[kind] += count
+            kinds[i] = (kind, seen[kind] // _PART) if count <= (_PART if saves_ops else _CHEAP) else None
+        for places in _products.grouped(kinds, 2 if saves_ops else _MANY):
             some, own = [leaves[i] for i in places], sides[places[0]]
             if len(some) > 1:
                 some, own = [tf.stack(some)], (tuple(a + 1 for a in own[0]), tuple(a + 1 for a in own[1]))
