@@ -10,30 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.namespace import Defaults, static
 from gradxform_jax import private
 
 barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What XLA fuses nothing across; JAX declares no types for it."""
 
 
-def _static(*functions: Any) -> list[Any]:
-    """Functions that stay functions as members of a class."""
-    return [staticmethod(function) for function in functions]
-
-
 class Namespace(Defaults):
     """JAX functions under the names that formulas use."""
 
-    abs, any, max, sqrt, sum = _static(jnp.abs, jnp.any, jnp.max, jnp.sqrt, jnp.sum)
-    isfinite, sort, where = _static(jnp.isfinite, jnp.sort, jnp.where)
-    cos, expm1, floor, log, log1p = _static(jnp.cos, jnp.expm1, jnp.floor, jnp.log, jnp.log1p)
-    sign, sin, stop_gradient = _static(lax.sign, jnp.sin, lax.stop_gradient)
-    ones_like, zeros_like = _static(jnp.ones_like, jnp.zeros_like)
-    complex, imag, real = _static(lax.complex, jnp.imag, jnp.real)
-    copy, reshape, transpose = _static(jnp.copy, jnp.reshape, jnp.transpose)
-    shift_left, shift_right = _static(jnp.left_shift, jnp.right_shift)
-    mask, current_trace, apart = _static(np.array, private.current_trace, barrier)
+    abs, any, max, sqrt, sum = static(jnp.abs, jnp.any, jnp.max, jnp.sqrt, jnp.sum)
+    isfinite, sort, where = static(jnp.isfinite, jnp.sort, jnp.where)
+    cos, expm1, floor, log, log1p = static(jnp.cos, jnp.expm1, jnp.floor, jnp.log, jnp.log1p)
+    sign, sin, stop_gradient = static(lax.sign, jnp.sin, lax.stop_gradient)
+    ones_like, zeros_like = static(jnp.ones_like, jnp.zeros_like)
+    complex, imag, real = static(lax.complex, jnp.imag, jnp.real)
+    copy, reshape, transpose = static(jnp.copy, jnp.reshape, jnp.transpose)
+    shift_left, shift_right = static(jnp.left_shift, jnp.right_shift)
+    mask, current_trace, apart = static(np.array, private.current_trace, barrier)
 
     @staticmethod
     def asarray(x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.namespace import Defaults, static
 from gradxform_tensorflow import _private
 
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
@@ -17,30 +17,23 @@ _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 class Namespace(Defaults):
     """TensorFlow functions under the names that formulas use."""
 
-    sqrt = staticmethod(tf.sqrt)
-    abs = staticmethod(tf.abs)
-    sum = staticmethod(tf.reduce_sum)
-    max = staticmethod(tf.reduce_max)
-    any = staticmethod(tf.reduce_any)
-    stop_gradient = staticmethod(tf.stop_gradient)
-    expm1 = staticmethod(tf.math.expm1)
-    log = staticmethod(tf.math.log)
-    log1p = staticmethod(tf.math.log1p)
-    cos = staticmethod(tf.cos)
-    sin = staticmethod(tf.sin)
-    floor = staticmethod(tf.floor)
-    reshape = staticmethod(tf.reshape)
-    zeros_like = staticmethod(lambda x: tf.raw_ops.ZerosLike(x=x))  # the others make a shape, which XLA may not know
-    ones_like = staticmethod(lambda x: tf.raw_ops.OnesLike(x=x))
-    shift_left = staticmethod(tf.bitwise.left_shift)
-    shift_right = staticmethod(tf.bitwise.right_shift)
-    asarray = staticmethod(tf.convert_to_tensor)
-    copy = staticmethod(tf.identity)
-    real = staticmethod(tf.math.real)
-    imag = staticmethod(tf.math.imag)
-    complex = staticmethod(tf.complex)
-    transpose = staticmethod(tf.transpose)
-    matmul = staticmethod(tf.linalg.matmul)
+    abs, any, max, sqrt, sum = static(tf.abs, tf.reduce_any, tf.reduce_max, tf.sqrt, tf.reduce_sum)
+    cos, expm1, floor, log, log1p = static(tf.cos, tf.math.expm1, tf.floor, tf.math.log, tf.math.log1p)
+    sin, stop_gradient = static(tf.sin, tf.stop_gradient)
+    complex, imag, real = static(tf.complex, tf.math.imag, tf.math.real)
+    asarray, copy, reshape, transpose = static(tf.convert_to_tensor, tf.identity, tf.reshape, tf.transpose)
+    matmul, take = static(tf.linalg.matmul, tf.gather)
+    shift_left, shift_right = static(tf.bitwise.left_shift, tf.bitwise.right_shift)
+
+    @staticmethod
+    def zeros_like(x: Any) -> Any:
+        """Zeros; `tf.zeros_like` makes a shape, which XLA may know less well than that of the array."""
+        return tf.raw_ops.ZerosLike(x=x)
+
+    @staticmethod
+    def ones_like(x: Any) -> Any:
+        """Ones."""
+        return tf.raw_ops.OnesLike(x=x)
 
     @staticmethod
     def current_trace() -> Any:
@@ -129,11 +122,6 @@ class Namespace(Defaults):
     def no_reassociation(x: Any) -> Any:
         """A product that TensorFlow's optimizer and XLA do not merge with the next one, to x * (a * b)."""
         return x if tf.executing_eagerly() else tf.where(x <= x, x, tf.constant(float("nan"), x.dtype))
-
-    @staticmethod
-    def take(vector: Any, index: Any) -> Any:
-        """Select elements of a vector."""
-        return tf.gather(vector, index)
 
     @staticmethod
     def stack(numbers: Any) -> Any:

@@ -52,17 +52,24 @@ def control_flow_of(graph: Any) -> Any:
     return graph._get_control_flow_context()
 
 
-def run_if(condition: Any, update: Callable[[], Any]) -> Any:
-    """TensorFlow 1's branch, whose code is part of the graph, unlike that of `tf.cond`: the condition, after it."""
-    no, yes = control_flow_ops.switch(condition, condition)
-    context = control_flow_ops.CondContext(tf.identity(condition), tf.identity(yes), branch=1)
-    context.Enter()
-    try:
-        done, _ = context.BuildCondBranch(update)
-        context.ExitResult([done])
-    finally:
-        context.Exit()
-    return control_flow_ops.merge([no, done])[0]
+def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """One of two lists of tensors by TensorFlow 1's branches, which are part of the graph.
+
+    `tf.cond` may make functions, which start the eager runtime and cannot have reference variables.
+    """
+    found = []
+    for branch, (pivot, function) in enumerate(
+        zip(control_flow_ops.switch(condition, condition), (no, yes), strict=True)
+    ):
+        context = control_flow_ops.CondContext(tf.identity(condition), tf.identity(pivot), branch=branch)
+        context.Enter()
+        try:
+            _, result = context.BuildCondBranch(function)
+            context.ExitResult(result)
+        finally:
+            context.Exit()
+        found.append(result)
+    return [control_flow_ops.merge(pair)[0] for pair in zip(*found, strict=True)]
 
 
 def keys_of(tree: Any) -> list[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import _private, _running
 from gradxform_tensorflow._apply import Pairs, identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend
 
@@ -68,15 +67,16 @@ class GradientProcessor(tf.Module):
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         given = variables_of("tensorflow.GradientProcessor", variables)
-        self._slots = _Slots(given, Holder(self.tx, backend, list(map(path_of, given)), given, sort=True))
-        first = self._slots.holder.start(self._slots.holder.init_like(self._slots.likes))
+        self._slots = _Slots(self.tx, given)
+        likes = [(x.shape, tf.as_dtype(x.dtype).base_dtype.name) for x in given]  # a TF1 reference refers to a dtype
+        first = self._slots.start(self._slots.init_like(likes))
         with self.name_scope:
             self._state = {path: _variable(leaf, path) for path, leaf in first.items()}
 
     @property
     def state(self) -> Any:
         """State of the transform, a pytree of tensors, in dicts by path."""
-        return self._slots.holder.state({path: tf.convert_to_tensor(own) for path, own in self._state.items()})
+        return self._slots.state({path: tf.convert_to_tensor(own) for path, own in self._state.items()})
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -109,12 +109,12 @@ class GradientProcessor(tf.Module):
         self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
-        given = read("tensorflow.GradientProcessor", grads_and_vars)
+        what, old = "tensorflow.GradientProcessor", self.state
+        given = read(what, grads_and_vars)
         gradients, places = self._slots.spread(given)
-        old = self.state
-        what = "tensorflow.GradientProcessor"
-        made = transformed(what, self._slots.holder, gradients, old, params, flushes)
-        self._slots.remember(made.state)
+        made = transformed(what, self._slots, gradients, old, params, flushes)
+        graph = _plain_graph()
+        self._slots.latest = graph, made.state if graph else None
         # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
             assigned = self._assign(made.state)
@@ -184,17 +184,17 @@ class GradientProcessor(tf.Module):
         In a TensorFlow 1 graph, variables are read whenever a run reaches them. These tensors belong to the step
         instead, and fetching them does not advance the state.
         """
-        found = self._slots.remembered()
-        return self.state if found is None else found
+        graph, state = self._slots.latest
+        return self.state if graph is None or graph is not _plain_graph() else state
 
     def _assign(self, new: Any) -> list[Any]:
-        return [self._state[path].assign(leaf) for path, leaf in self._slots.holder.arrays(new).items()]
+        return [self._state[path].assign(leaf) for path, leaf in self._slots.arrays(new).items()]
 
 
 def paths_in(given: Any) -> list[str] | None:
     """Paths of the variables of a processor, or of a module's trainable variables; None for other objects."""
     if isinstance(given, GradientProcessor):
-        return sorted(given._slots.holder.paths)
+        return sorted(given._slots.paths)
     return [path_of(variable) for variable in given.trainable_variables] if isinstance(given, tf.Module) else None
 
 
@@ -206,40 +206,26 @@ def _plain_graph() -> Any:
     return None if graph.building_function or _private.control_flow_of(graph) else graph
 
 
-class _Slots:
+class _Slots(Holder):
     """Variables of a processor, and the state after a step, hidden from the module's attribute tracking."""
 
-    def __init__(self, variables: Sequence[Any], holder: Holder) -> None:
-        self.variables, self.holder = variables, holder
-        self._step: tuple[Any, Any] | None = None
+    def __init__(self, tx: GradientTransformation, variables: Sequence[Any]) -> None:
+        super().__init__(tx, backend, list(map(path_of, variables)), variables, sort=True)
+        self.latest: tuple[Any, Any] = None, None
+        """A TensorFlow 1 graph and the state after the step in it; elsewhere the variables give the same."""
         self.places = {identity_of(variable): i for i, variable in enumerate(variables)}
         if not variables:
             raise ValueError(
                 "tensorflow.GradientProcessor: variables must not be empty; build the model first: "
                 "model.build(shape), or a first call"
             )
-        for i, (variable, path) in enumerate(zip(variables, holder.paths, strict=True)):
+        for i, (variable, path) in enumerate(zip(variables, self.paths, strict=True)):
             if self.places[identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():
                 raise ValueError(
                     f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
                 )
-
-    def remember(self, state: Any) -> None:
-        """Keep the state after a step in a TensorFlow 1 graph; elsewhere a variable gives the same."""
-        graph = _plain_graph()
-        self._step = None if graph is None else (weakref.ref(graph), state)
-
-    def remembered(self) -> Any:
-        """The state after a step, if the code under construction can read its tensors; otherwise None."""
-        graph = _plain_graph()
-        return self._step[1] if self._step is not None and graph is not None and self._step[0]() is graph else None
-
-    @property
-    def likes(self) -> list[tuple[Sequence[int], str]]:
-        """Shapes and dtypes; for a TF1 reference, the dtype it refers to."""
-        return [(variable.shape, tf.as_dtype(variable.dtype).base_dtype.name) for variable in self.variables]
 
     def spread(self, given: Pairs) -> tuple[list[Any], list[int]]:
         """One gradient per variable (None if missing), and the position of each pair."""
@@ -250,7 +236,7 @@ class _Slots:
             if place is None:
                 raise ValueError(
                     f"tensorflow.GradientProcessor: it was not made for the variable {path!r}; "
-                    f"its variables are {', '.join(self.holder.paths)}"
+                    f"its variables are {', '.join(self.paths)}"
                 )
             gradients[place] = gradient
             places.append(place)
@@ -293,26 +279,16 @@ def _when(due: Any, optimizer: Any, pairs: Sequence[tuple[Any, Any]], variables:
             "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in another "
             "one if gx.has_updated(processor)"
         )
-    _build(optimizer, variables)
-
-    def update() -> Any:
-        done = optimizer.apply_gradients(pairs)
-        with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
-            return tf.constant(True)
-
-    found = _cond(due, update, pairs)
-    return None if tf.compat.v1.get_default_graph().building_function else found.op
-
-
-def _build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Create a Keras optimizer's variables outside the branch; TensorFlow 1 optimizers do so themselves."""
     if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
-        with tf.init_scope():
+        with (
+            tf.init_scope()
+        ):  # Keras makes its variables outside the branch; TensorFlow 1's optimizers do so themselves
             optimizer.build(list(variables))
 
+    def update() -> list[Any]:
+        done = optimizer.apply_gradients(pairs)
+        with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+            return [tf.constant(True)]
 
-def _cond(due: Any, update: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """A branch. TensorFlow 1's reference variables cannot enter functions, so they get TensorFlow 1's branch."""
-    if any(isinstance(v, tf.Variable) and v.dtype != v.dtype.base_dtype for _, v in pairs):
-        return _private.run_if(due, update)
-    return tf.cond(due, update, lambda: tf.constant(False))
+    (found,) = _running.cond(due, update, lambda: [tf.constant(False)])
+    return None if tf.compat.v1.get_default_graph().building_function else found.op

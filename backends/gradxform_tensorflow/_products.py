@@ -36,13 +36,16 @@ def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     if is_read(factors):
         each = np.broadcast_to(np.asarray(factors, np.float64), len(leaves)).tolist()
         keys = {i: str(by) for i, by in enumerate(each) if by != 1.0}  # tells 0.0 from -0.0
-        groups, known = packs(leaves, keys), {key: _known(float(key)) for key in keys.values()}
+        groups, known = packs(leaves, keys), {key: _known(float(key)) for key in set(keys.values())}
         by = [known[keys[group[0]]] for group in groups]
     else:
         groups = packs(leaves, dict.fromkeys(range(len(leaves))))
         far, whole = _split(factors)
-        alone = [whole] * len(leaves) if factors.shape.rank == 0 else _unstacked(whole, len(leaves))
-        by = [alone[group[0]] if len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
+        if factors.shape.rank == 0:
+            by = [whole] * len(groups)
+        else:
+            each = _unstacked(whole, len(leaves))
+            by = [each[group[0]] if len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
     packed = [pack([leaves[i] for i in group]) for group in groups]
     for group, made in zip(groups, _scaled(packed, by, far), strict=True):
         for i, new in zip(group, _unpacked(made, [leaves[i] for i in group]), strict=True):

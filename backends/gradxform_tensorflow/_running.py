@@ -39,10 +39,11 @@ def view(tensor: Any) -> Any:
 
 
 def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """One of two results; branches must have no side effects."""
+    """One of two lists of tensors; what a branch does besides, it must wait for."""
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
-    return tf.cond(condition, yes, no)
+    in_function = tf.compat.v1.get_default_graph().building_function
+    return (tf.cond if in_function else _private.cond)(condition, yes, no)
 
 
 def is_xla() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,16 +54,6 @@ def _same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> li
         return list(map(tf.identity, given[:count])), flowing
 
     return list(identity(*first, *map(tf.convert_to_tensor, second)))
-
-
-def _straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-    """Return the values; their gradients flow to the leaves."""
-    return list(map(_instead, values, leaves))
-
-
-@tf.custom_gradient
-def _instead(value: Any, leaf: Any) -> Any:
-    return tf.identity(value), lambda upstream: (None, upstream)
 
 
 class Plain(Backend):
@@ -150,7 +141,6 @@ class Plain(Backend):
         return tf.convert_to_tensor(leaf).numpy()
 
     custom_backward = staticmethod(_same)
-    straight_through = staticmethod(_straight_through)
 
 
 def number(given: Any) -> Any:
@@ -180,11 +170,11 @@ def _dense(leaf: Any) -> tuple[Any, Back | None]:
     return values, lambda new: tf.IndexedSlices(new, rows, leaf.dense_shape)
 
 
+@dataclasses.dataclass(frozen=True)
 class TracingType(tf.types.experimental.TraceType):
     """Trace type of a transform; equal transforms have equal types."""
 
-    def __init__(self, tx: GradientTransformation) -> None:
-        self.tx = tx
+    tx: GradientTransformation
 
     def is_subtype_of(self, other: Any) -> bool:
         """Whether both are equal."""
@@ -197,11 +187,3 @@ class TracingType(tf.types.experimental.TraceType):
     def placeholder_value(self, placeholder_context: Any) -> Any:
         """The transform itself, in the traced function."""
         return self.tx
-
-    def __eq__(self, other: object) -> bool:
-        """Compare the transforms."""
-        return isinstance(other, TracingType) and self.tx == other.tx
-
-    def __hash__(self) -> int:
-        """Hash consistently with equality."""
-        return hash(self.tx)

@@ -7,6 +7,11 @@ from typing import Any
 from gradxform.numerics import Array, dtype_name
 
 
+def static(*functions: Any) -> list[Any]:
+    """Return functions that stay functions as members of a class."""
+    return [staticmethod(function) for function in functions]
+
+
 class Defaults:
     """Functions derived from the namespace's own; the class itself is the namespace."""
 

@@ -21,7 +21,11 @@ def tape(p: Any, tf: Any) -> Any:
 def branch(p: Any, tf: Any) -> Any:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         due, done = tf.compat.v1.placeholder(tf.bool, []), []
-        found = p.run_if(due, lambda: tf.py_function(lambda: done.append(1) or True, [], tf.bool))
+
+        def update() -> Any:
+            return [tf.py_function(lambda: done.append(1) or True, [], tf.bool)]
+
+        (found,) = p.cond(due, update, lambda: [tf.constant(False)])
         return [session.run(found, {due: x}) for x in (True, False, True)] == [True, False, True] and len(done) == 2
 
 
@@ -148,7 +152,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
             and not (p.is_xla(graph) or p.control_flow_of(graph) or p.is_function(tf.Graph()))
         ),
     ),
-    "tensorflow run_if": ("steps of reference variables would not be skipped", branch),
+    "tensorflow cond": ("steps of reference variables would not be skipped", branch),
     "tensorflow keys_of": (
         "paths of gradients change",
         lambda p, tf: p.keys_of({"b": [1, (2, None)], "a": 3}) == [("a",), ("b", 0), ("b", 1, 0), ("b", 1, 1)],

@@ -172,6 +172,14 @@ tf.config.threading.set_intra_op_parallelism_threads(2)
 
 
 @slow(PROCESSES)
-def test_a_graph_does_not_start_the_eager_runtime() -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        UNTOUCHED,  # with control flow of TensorFlow 2, a loop starts it
+        UNTOUCHED.replace("disable_v2_behavior", "disable_eager_execution").replace("gx.top_k(0.5), ", ""),
+    ],
+    ids=["TensorFlow 1", "control flow of TensorFlow 2"],
+)
+def test_a_graph_does_not_start_the_eager_runtime(code: str) -> None:
     """Which takes the memory of GPUs, and after which these settings are refused."""
-    python("-c", UNTOUCHED)
+    python("-c", code)
