@@ -34,10 +34,7 @@ def norms(leaves: Sequence[Any]) -> Any:
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     """Sums of squares of leaves, as a vector."""
-    if _running.has_only_cpus():
-        found = _on_cpus(leaves)
-    else:
-        found = (_running.fused(_exactly, leaves) if _running.is_fusible() else _exactly)(*leaves)
+    found = _on_cpus(leaves) if _running.has_only_cpus() else _running.fused(_exactly, *leaves)
     return found, lambda upstream: _products.multiply(leaves, 2.0 * tf.convert_to_tensor(upstream))
 
 

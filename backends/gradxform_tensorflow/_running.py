@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -51,27 +51,22 @@ def is_xla() -> bool:
     return not tf.executing_eagerly() and _private.is_xla(tf.compat.v1.get_default_graph())
 
 
-def is_fusible() -> bool:
-    """Whether XLA should compile parts of the trace: of a `tf.function`, and of TF1 graphs on accelerators."""
-    graph = not tf.executing_eagerly() and not is_xla()
-    return graph and (_private.is_function(tf.compat.v1.get_default_graph()) or not has_only_cpus())
+def fused(function: Callable[..., Any], *arguments: Any, on_cpus: bool = True) -> Any:
+    """Call a function; in graphs XLA compiles it, so that no converted tensor is written to memory.
 
-
-def _is_known(arguments: Any) -> bool:
-    """Whether shapes are known, and XLA supports the device (not Apple's GPUs)."""
-    known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))
-    return known and bool(has_only_cpus() or tf.test.is_built_with_gpu_support())
-
-
-def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
-    """Let XLA compile the function, so that no converted tensor is written to memory.
-
-    Return it as it is for unknown shapes, which XLA would recompile each time, and on devices without XLA, such as
-    Apple's GPUs.
+    Not for unknown shapes, for which XLA would compile each time, nor on devices without XLA, such as Apple's GPUs, nor
+    in a graph of TensorFlow 1 on CPUs, where a function starts the eager runtime.
     """
-    if _is_known(arguments):
-        return tf.function(function, autograph=False, jit_compile=True)
-    return function
+    if tf.executing_eagerly() or is_xla() or (has_only_cpus() and not (on_cpus and _in_function())):
+        return function(*arguments)
+    known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))
+    if known and (has_only_cpus() or tf.test.is_built_with_gpu_support()):
+        function = tf.function(function, autograph=False, jit_compile=True)
+    return function(*arguments)
+
+
+def _in_function() -> bool:
+    return _private.is_function(tf.compat.v1.get_default_graph())
 
 
 def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: Any) -> Any:
@@ -84,7 +79,7 @@ def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: 
         return function(*arrays)
     if is_xla():
         return for_xla(*arrays)
-    if not _private.is_function(tf.compat.v1.get_default_graph()):
+    if not _in_function():
         return function(*arrays)  # a branch in a function would start TensorFlow's eager runtime
     given = " ".join(f"{array.dtype.name}{array.shape}" for array in arrays)
     name = f"{function.__module__}.{function.__qualname__}.{hashlib.sha256(given.encode()).hexdigest()}"

@@ -13,9 +13,10 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes
-from gradxform.numerics import formulas, matrices, rescale
-from gradxform.numerics.elementwise import Combination
+from gradxform.backend.protocol import Axes, Columns, Given, Row
+from gradxform.numerics import formulas, rescale
+from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.matrices import Sides
 from gradxform_tensorflow import _norms, _products, _ranking, _running
 from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 from gradxform_tensorflow.plain import Plain, number
@@ -58,13 +59,7 @@ class TensorFlow(Readable, Plain):
         return _on_accelerator(super().sum_over, leaf, axes=axes, weights=weights)
 
     def elementwise(
-        self,
-        formula: Callable[..., Any] | Combination,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        out: Sequence[Any] | None = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
@@ -78,20 +73,13 @@ class TensorFlow(Readable, Plain):
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
-        given = columns, numbers, factors
-        return list((_running.fused(kernel, given) if _running.is_fusible() else kernel)(*given))
+        return list(_running.fused(kernel, columns, numbers, factors))
 
     def _known(self, numbers: Sequence[Any]) -> list[Any]:
         """Numbers, read where that is free."""
         return [self._seen(given) if self._all_readable([given]) else given for given in numbers]
 
-    def each(
-        self,
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        out: Sequence[Any] | None = None,
-    ) -> list[Any]:
+    def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.
 
         Numbers are conditions: they select whole arrays, which takes no pass at all.
@@ -100,9 +88,8 @@ class TensorFlow(Readable, Plain):
         def kernel(columns: Any, numbers: Any) -> Any:
             return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
-        if _has_large(columns[0]) and not numbers and _running.is_fusible():
-            kernel = _running.fused(kernel, (columns, numbers))
-        return list(kernel(columns, list(map(number, numbers))))
+        given = columns, list(map(number, numbers))
+        return list(_running.fused(kernel, *given) if _has_large(columns[0]) and not numbers else kernel(*given))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is known to be one."""
@@ -126,12 +113,7 @@ class TensorFlow(Readable, Plain):
         return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
 
     def of_matrices(
-        self,
-        formula: Callable[..., Any],
-        leaves: Sequence[Any],
-        sides: Sequence[matrices.Sides],
-        dtype: str | None,
-        **static: Any,
+        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
         out, kinds, seen = list(leaves), dict[int, Any](), Counter[Any]()
@@ -164,10 +146,7 @@ def _has_large(leaves: Sequence[Any]) -> bool:
 
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     """Run a kernel, in graphs by XLA if there is an accelerator; on the CPU XLA's sums are slower."""
-    kernel = functools.partial(kernel, **static)
-    if _running.is_fusible() and not _running.has_only_cpus():
-        kernel = _running.fused(kernel, arrays)
-    return kernel(*arrays)
+    return _running.fused(functools.partial(kernel, **static), *arrays, on_cpus=False)
 
 
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
