@@ -174,8 +174,38 @@ class GradientProcessor(tf.Module):
         found, new = self._transformed(zeros, None, True)
         return found if optimizer is None else self._applied(optimizer, found, new)
 
-    def _applied(self, optimizer: Any, found: Sequence[tuple[Any, Any]], new: Any) -> Any:
-        return _when(is_due(self.tx, new), optimizer, found, self._slots.variables)
+    def _applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], new: Any) -> Any:
+        """Apply gradients, unless the new state tells that the step is skipped.
+
+        Raises:
+            ValueError: Whether it is skipped is a tensor in a graph under a strategy with several replicas, where
+                updates cannot be in a branch.
+        """
+        due = is_due(self.tx, new)
+        if not pairs:  # all that have gradients are stopped
+            return tf.no_op()
+        if due is True:
+            return optimizer.apply_gradients(pairs)
+        if tf.executing_eagerly():
+            return optimizer.apply_gradients(pairs) if due else None
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync > 1:
+            raise ValueError(
+                "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
+                "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in another "
+                "one if gx.has_updated(processor)"
+            )
+        if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
+            with tf.init_scope():  # Keras makes its variables here; TensorFlow 1's optimizers leave a branch themselves
+                optimizer.build(list(self._slots.variables))
+
+        def update() -> list[Any]:
+            done = optimizer.apply_gradients(pairs)
+            with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+                return [tf.constant(True)]
+
+        (found,) = _running.cond(due, update, lambda: [tf.constant(False)])
+        return None if tf.compat.v1.get_default_graph().building_function else found.op
 
     @property
     def _step_state(self) -> Any:
@@ -254,41 +284,4 @@ def _after(gradient: Any) -> Any:
     """A gradient that waits for the control dependencies."""
     if gradient is None or tf.executing_eagerly():
         return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
-    return tf.identity(gradient)
-
-
-def _when(due: Any, optimizer: Any, pairs: Sequence[tuple[Any, Any]], variables: Sequence[Any]) -> Any:
-    """Apply gradients if a bool, or a bool tensor, is true.
-
-    Raises:
-        ValueError: The bool is a tensor in a graph under a strategy with several replicas, where updates cannot be in a
-            branch.
-    """
-    if not pairs:  # all that have gradients are stopped
-        return tf.no_op()
-    if due is True:
-        return optimizer.apply_gradients(pairs)
-    if tf.executing_eagerly():
-        return optimizer.apply_gradients(pairs) if due else None
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync > 1:
-        raise ValueError(
-            "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
-            "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in another "
-            "one if gx.has_updated(processor)"
-        )
-    if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
-        with (
-            tf.init_scope()
-        ):  # Keras makes its variables outside the branch; TensorFlow 1's optimizers do so themselves
-            optimizer.build(list(variables))
-
-    def update() -> list[Any]:
-        done = optimizer.apply_gradients(pairs)
-        with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
-            return [tf.constant(True)]
-
-    (found,) = _running.cond(due, update, lambda: [tf.constant(False)])
-    return None if tf.compat.v1.get_default_graph().building_function else found.op
+    return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
