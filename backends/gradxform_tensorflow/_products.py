@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.elementwise import Combination, combined_leaf, weights_of
-from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_steps, known_steps, times
+from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
 from gradxform_tensorflow import _running
 from gradxform_tensorflow._namespace import Namespace, is_read
 
@@ -25,9 +25,6 @@ _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
 _SMALL, _FEW = 1 << 13, 4
 """The most elements of a small tensor, and the least number of tensors to pack."""
-
-Cut = Callable[[Any], Any]
-"""Returns a factor with the steps that are needed."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
@@ -63,23 +60,25 @@ def combined(
     formula: Combination, columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None
 ) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it."""
-    rows, far = list(zip(*columns, strict=True)), None
+    rows = list(map(list, zip(*columns, strict=True)))
     given = [None] * len(rows) if factors is None else factors
     weights = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in given}.values()}
     found = {id(weight): weight for own in weights.values() for weight in own}
     by = {key: _known(weight) for key, weight in found.items() if is_read(weight)}
+    each = [[by.get(id(weight)) for weight in weights[id(factor)]] for factor in given]
     traced = {key: weight for key, weight in found.items() if key not in by}
     if traced:
         far, whole = _split(tf.stack(list(traced.values())))
-        by |= zip(traced, _unstacked(whole, len(traced)), strict=True)
-    each = [[by[id(weight)] for weight in weights[id(factor)]] for factor in given]
-
-    def made(cut: Cut) -> list[Any]:
-        sums = [combined_leaf(Namespace, row, list(map(cut, own))) for row, own in zip(rows, each, strict=True)]
-        return sums if len(columns) > 1 else [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
-
+        steps = dict(zip(traced, _unstacked(whole, len(traced)), strict=True))
+        places = [(i, k) for i, own in enumerate(each) for k, weight in enumerate(own) if weight is None]
+        terms = [in_single(Namespace, rows[i][k]) for i, k in places]
+        by_term = [steps[id(weights[id(given[i])][k])] for i, k in places]
+        for (i, k), product in zip(places, _in_steps(terms, by_term, far), strict=True):
+            rows[i][k], each[i][k] = product, 1.0
+    sums = [combined_leaf(Namespace, row, own) for row, own in zip(rows, each, strict=True)]
+    if len(columns) == 1:
+        sums = [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
-    sums = _in_steps(columns[0], far, made)
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
 
@@ -94,12 +93,11 @@ def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[
 
 
 def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
-    """Products in the leaves' dtypes; the leaf itself where a factor is one."""
-    pairs = list(zip(leaves, by, strict=True))
-    made = _in_steps(leaves, far, lambda cut: [_guarded(times(Namespace, leaf, cut(own)), own) for leaf, own in pairs])
+    """Products in the leaves' dtypes; the leaf itself where a factor in a tensor is one."""
+    made = _in_steps(leaves, by, far)
     if far is None:
-        return made
-    return [_unless(tf.equal(own.whole, 1.0), leaf, new) for (leaf, own), new in zip(pairs, made, strict=True)]
+        return list(map(_guarded, made, by))
+    return [_unless(tf.equal(own.whole, 1.0), *both) for own, *both in zip(by, leaves, made, strict=True)]
 
 
 @tf.custom_gradient
@@ -108,20 +106,18 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
     return Namespace.where(one, leaf, new), lambda upstream: (None, None, upstream)
 
 
-def _in_steps(leaves: Sequence[Any], far: Any, made: Callable[[Cut], list[Any]]) -> list[Any]:
-    """Compute products with both steps of each factor, or with the first ones if no factor is `far` from one."""
+def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
+    """Products with all steps of each factor, or with the first ones if no factor is `far` from one."""
+
+    def made(count: int | None) -> list[Any]:
+        cut = [own._replace(steps=own.steps[:count]) for own in by]
+        return [times(Namespace, leaf, own) for leaf, own in zip(leaves, cut, strict=True)]
+
     if far is None or _running.is_xla() or not _running.has_only_cpus():
-        return made(lambda factor: factor)
+        return made(None)
     if all(dtype_name(leaf) in DOUBLE for leaf in leaves):
-        return made(_first)
-    return list(_running.cond(far, lambda: made(lambda factor: factor), lambda: made(_first)))
-
-
-def _first(factor: Any) -> Any:
-    """A factor without its second step, if it is a tensor."""
-    return (
-        factor._replace(steps=factor.steps[:1]) if isinstance(factor, Factor) and tf.is_tensor(factor.whole) else factor
-    )
+        return made(1)
+    return list(_running.cond(far, lambda: made(None), lambda: made(1)))
 
 
 def _known(value: float) -> Any:
