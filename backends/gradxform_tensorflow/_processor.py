@@ -192,8 +192,8 @@ class GradientProcessor(tf.Module):
         if context is None or context.num_replicas_in_sync > 1:
             raise ValueError(
                 "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
-                "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in another "
-                "one if gx.has_updated(processor)"
+                "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in "
+                "another one if gx.has_updated(processor)"
             )
         if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
             with tf.init_scope():  # Keras makes its variables here; TensorFlow 1's optimizers leave a branch themselves
