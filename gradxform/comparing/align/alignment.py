@@ -107,12 +107,12 @@ class _Matching:
     ) -> None:
         self.read, self.cells, self.pairs = read, (cells_of(a), cells_of(b)), list(given.pairs)
         self.made: list[tuple[Leaf, Leaf, float]] = []
-        taken_a, taken_b = (
-            given.alone_a | {pair.a.path for pair in self.pairs},
-            given.alone_b | {pair.b.path for pair in self.pairs},
+        taken = (
+            given.alone_a | {pair.a.path for pair in given.pairs},
+            given.alone_b | {pair.b.path for pair in given.pairs},
         )
-        self.left_a = [leaf for leaf in leaves_of(a, b) if leaf.path not in taken_a]
-        self.left_b = [leaf for leaf in leaves_of(b, a) if leaf.path not in taken_b]
+        self.left_a = [leaf for leaf in leaves_of(a, b, self.cells) if leaf.path not in taken[0]]
+        self.left_b = [leaf for leaf in leaves_of(b, a, self.cells[::-1]) if leaf.path not in taken[1]]
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
     def run(self, given: Mapping[str, str]) -> None:
@@ -121,7 +121,7 @@ class _Matching:
             self.add("the map", list(_by_map(self.left_a, self.left_b, given)))
         if self.are_renumbered():
             self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", self.zipped(_path))
+        self.add("equal paths", _zipped([(_path(leaf), leaf) for leaf in side] for side in (self.left_a, self.left_b)))
         if not (self.left_a and self.left_b):
             return
         self.add("equal parameters", self.by_values("parameters"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gradxform.comparing.align.names import Module, Name, read
@@ -46,9 +46,11 @@ class Leaf(NamedTuple):
         yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
 
 
-def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
-    """The leaves of a recording; fused ones as parts if the other recording has the parts."""
-    own, cells = cells_of(shapes), cells_of(other)
+def leaves_of(
+    shapes: Mapping[str, Shape], other: Mapping[str, Shape], both: Sequence[Mapping[str, Cell]]
+) -> list[Leaf]:
+    """The leaves of a recording; fused ones as parts if the other recording, whose cells come second, has the parts."""
+    own, cells = both
     unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
     linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
     found: list[Leaf] = []
