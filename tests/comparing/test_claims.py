@@ -382,12 +382,12 @@ def test_float8_is_compared(dtype: Any, tmp_path: Path) -> None:
 def test_many_leaves_take_seconds(place: str, by: float, tmp_path: Path) -> None:
     import time
 
-    leaves = np.random.default_rng(0).normal(size=(8000, 5)).astype(np.float32)
+    leaves = np.random.default_rng(0).normal(size=(20000, 5)).astype(np.float32)
     for name, begin, times in (("a", "layer", 1.0), ("b", place, by)):
         tree = {f"{begin}{i // 4}/part{i % 4}": np.float32(times * leaf) for i, leaf in enumerate(leaves)}
         gx.record(tmp_path / name)(0, gradients=tree)
     start = time.process_time()
     found = gx.compare(tmp_path / "a", tmp_path / "b")
-    assert time.process_time() - start < 8  # it was 17 seconds
-    assert found.within == (by == 1) and len(found.pairs) == 8000, str(found)
+    assert time.process_time() - start < 8  # 8,000 took 17 seconds
+    assert found.within == (by == 1) and len(found.pairs) == 20000, str(found)
     assert all(pair.a.path.removeprefix("layer") == pair.b.path.removeprefix(place) for pair in found.pairs)
