@@ -11,7 +11,8 @@ Shape = tuple[int, ...]
 Stored = tuple[Shape, str]
 """The shape of an array in the file, and its dtype as the format calls it."""
 _JSON = {str: "string", bool: "boolean", list: "array", dict: "object"}
-_PLAIN = {"framework": str, "norms_only": bool, "complex128": list}
+_PLAIN = {"framework": str, "norms_only": bool}
+_NESTED = {"complex128": (list, str), "versions": (dict, str), "order": (dict, list), "dtypes": (dict, dict)}
 _STORED = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64", "complex128": "F64"}
 """Dtypes that the format does not call by a letter and their bits; a complex128 is two numbers."""
 
@@ -36,12 +37,13 @@ def read(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     about = _typed("the description", about, dict)
-    for field in ("framework", "norms_only", "complex128"):
-        _typed(field, about.get(field), _PLAIN[field])
-    for field, kind in (("versions", str), ("order", list), ("dtypes", dict), ("shapes", dict)):
-        for name, value in _typed(field, about.get(field), dict).items():
-            _typed(f"{field} of {name}", value, kind)
-    pairs = {_typed("complex128", key, str) for key in about["complex128"]}
+    for field, kind in _PLAIN.items():
+        _typed(field, about.get(field), kind)
+    for field, (kind, inner) in {**_NESTED, "shapes": (dict, dict)}.items():
+        value = _typed(field, about.get(field), kind)
+        for name, part in value.items() if kind is dict else enumerate(value):
+            _typed(f"{field} of {name}", part, inner)
+    pairs = set(about["complex128"])
     if not pairs <= stored.keys() or not all(stored[key][0][-1:] == (2,) for key in pairs):
         raise ValueError("complex128 names arrays that have no real and imaginary part")
     _printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
@@ -71,8 +73,7 @@ def unprintable(texts: Iterable[str]) -> str | None:
 
 
 def _printable(texts: Iterable[str]) -> None:
-    wrong = unprintable(texts)
-    if wrong is not None:
+    if (wrong := unprintable(texts)) is not None:
         raise ValueError(f"{wrong!r:.60} has characters that cannot be printed")
 
 

@@ -54,12 +54,10 @@ def steps_in(folder: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
-        match = _NAME.fullmatch(path.name)
-        if match:
-            number = int(match[1])
-            if number in found:
-                raise ValueError(f"{str(folder)!r} has step {number} twice: delete {found[number].name} or {path.name}")
-            found[number] = path
+        if match := _NAME.fullmatch(path.name):
+            first = found.setdefault(int(match[1]), path)
+            if first != path:
+                raise ValueError(f"{str(folder)!r} has step {int(match[1])} twice: delete {first.name} or {path.name}")
     return dict(sorted(found.items()))
 
 
@@ -70,12 +68,10 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
         OSError: the disk is full, or the folder is not there or not writable; says how much was to be written.
         TypeError: a dtype that the format lacks.
     """
-    given, pairs = {}, []
-    for key, array in arrays.items():
-        given[key] = np.require(array, np.float32 if "float8" in str(array.dtype) else None, "C")
-        if given[key].dtype == np.complex128:
-            given[key] = given[key].reshape(*array.shape, 1).view(np.float64)
-            pairs.append(key)
+    kinds = {key: np.float32 if "float8" in str(array.dtype) else None for key, array in arrays.items()}
+    given = {key: np.require(array, kinds[key], "C") for key, array in arrays.items()}
+    pairs = [key for key, array in given.items() if array.dtype == np.complex128]
+    given |= {key: given[key].reshape(*given[key].shape, 1).view(np.float64) for key in pairs}
     kept = {_KEY: FORMAT, "about": json.dumps({**described, "complex128": pairs})}
     save = library().numpy.save_file
     try:
@@ -125,18 +121,16 @@ class Step:
         self.path = path
         if not path.is_file():
             raise ValueError(f"{str(path)!r} is no file: move it out of the recording")
+        opened, again = library().safe_open, "delete it or record it again"
         try:
-            self._file = library().safe_open(path, framework="np")
+            self._file = opened(path, framework="np")
             metadata = self._file.metadata() or {}
             slices = {key: self._file.get_slice(key) for key in self._file.keys()}
             stored = {key: (tuple(each.get_shape()), each.get_dtype()) for key, each in slices.items()}
-        except ImportError:
-            raise
         except OSError as error:
             raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
         except Exception as error:
-            text = f"{str(path)!r} is cut short, or no safetensors file ({_line(error)}): delete it or record it again"
-            raise ValueError(text) from error
+            raise ValueError(f"{str(path)!r} is cut short, or no safetensors file ({_line(error)}): {again}") from error
         version = metadata.get(_KEY)
         if version != FORMAT:
             what = "not written by gx.record" if version is None else f"of version {version!r:.40} of the format"
@@ -144,8 +138,7 @@ class Step:
         try:
             self.about = about.read(metadata.get("about", "null"), stored)
         except ValueError as error:
-            text = f"{str(path)!r} has no description of its arrays ({_line(error)}): delete it or record it again"
-            raise ValueError(text) from error
+            raise ValueError(f"{str(path)!r} has no description of its arrays ({_line(error)}): {again}") from error
         self._pairs = set(self.about["complex128"])
 
     def read(self, key: str) -> Any:

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
 from gradxform.core.where import Where, check
 from gradxform.recording import files
 from gradxform.recording.about import key_of, unprintable
-from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of, shape_of
+from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of
 
 _LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
 
@@ -126,14 +128,12 @@ class Recorder:
         read = numbers_of if self.norms_only else arrays_of
         arrays: dict[str, Any] = {}
         for name, found in leaves.items():
-            keyed = {key_of(name, path): array for path, array in read(name, found).items()}
-            if not arrays.keys().isdisjoint(keyed) or "__metadata__" in keyed:
-                raise ValueError(
-                    f"record: {next(iter(arrays.keys() & keyed), name)!r} is recorded twice; rename {name!r}"
-                )
-            arrays |= keyed
-        wrong = unprintable(arrays)
-        if wrong is not None:
+            for path, array in read(name, found).items():
+                key = key_of(name, path)
+                if key in arrays or key == "__metadata__":
+                    raise ValueError(f"record: {key!r} is recorded twice; rename {name!r}")
+                arrays[key] = array
+        if (wrong := unprintable(arrays)) is not None:
             raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
         if not arrays:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
@@ -168,7 +168,7 @@ class Recorder:
             "norms_only": self.norms_only,
             "order": {name: list(tree) for name, tree in leaves.items()},
             "dtypes": {name: {path: dtype_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
-            "shapes": {name: {path: shape_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
+            "shapes": {name: {path: list(np.shape(x)) for path, x in tree.items()} for name, tree in leaves.items()},
         }
 
     @property
@@ -183,11 +183,11 @@ class Recorder:
 
     def __repr__(self) -> str:
         """The folder, and what is in it."""
-        return f"<record: {len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}>"
+        return f"<record: {self}>"
 
     def __str__(self) -> str:
         """The same for a line of progress."""
-        return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {self.folder}"
+        return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}"
 
 
 def _number(step: Any) -> int:
@@ -197,25 +197,16 @@ def _number(step: Any) -> int:
         TypeError: what is no integer, or is traced.
     """
     try:
-        return operator.index(step)
-    except TypeError:
-        pass
-    except Exception as error:  # JAX's, of a traced number
-        raise TypeError(f"record: {_traced(step)}") from error
-    try:
-        found = step.item() if hasattr(step, "item") else step.numpy().item()
-        return operator.index(found)
-    except Exception as error:
-        if lookup.owner(step) is not None:
-            raise TypeError(f"record: {_traced(step)}") from error
-        raise TypeError(f"record: the step must be an integer, got {short(step)}") from error
-
-
-def _traced(step: Any) -> str:
-    return (
-        f"the step {short(step)} is no integer with a value; inside of jax.jit write "
-        "jax.debug.callback(recorder, step, gradients=gradients), inside of tf.function return the gradients"
-    )
+        if lookup.owner(step) is None:
+            return operator.index(step)
+        return operator.index(step.item() if hasattr(step, "item") else step.numpy().item())
+    except Exception as error:  # JAX's and TensorFlow's, of a traced number
+        if lookup.owner(step) is None:
+            raise TypeError(f"record: the step must be an integer, got {short(step)}") from error
+        raise TypeError(
+            f"record: the step {short(step)} is no integer with a value; inside of jax.jit write "
+            "jax.debug.callback(recorder, step, gradients=gradients), inside of tf.function return the gradients"
+        ) from error
 
 
 def _is_first_process() -> bool:

@@ -24,19 +24,20 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
     """
     tree = _opened(name, tree)
     paths = listed_paths(tree)
-    if paths is None:
+    if paths is not None:
+        leaves = [_of_pair(item) for item in tree]
+    else:
         try:
             backend, (leaves, _) = lookup.opened(tree)
         except TypeError as error:
             raise TypeError(f"record: {name}: {error}") from error
-        paths = [path.replace(".", "/") for path in ([] if backend is None else backend.paths(tree))]
-        twice = next((path for path in paths if paths.count(path) > 1), None) if len(set(paths)) < len(paths) else None
-        if twice is not None:
-            raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
-    else:
-        leaves = [_of_pair(item) for item in tree]
-        paths = [path.replace(".", "/") for path in paths]
-    return {key: leaf for key, leaf in zip(keys_of(paths), leaves, strict=True) if leaf is not None}
+        paths = [] if backend is None else backend.paths(tree)
+    keys = [path.replace(".", "/") for path in paths]
+    unique = keys_of(keys)
+    if keys != unique and not isinstance(tree, (list, tuple)):
+        twice = next(key for key, own in zip(keys, unique, strict=True) if key != own)
+        raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
+    return {key: leaf for key, leaf in zip(unique, leaves, strict=True) if leaf is not None}
 
 
 def _opened(name: str, tree: Any) -> Any:
@@ -96,8 +97,3 @@ def dtype_of(leaf: Any) -> str:
     """The name of a leaf's dtype."""
     owner = lookup.owner(leaf)
     return str(np.asarray(leaf).dtype) if owner is None else owner.dtype(leaf)
-
-
-def shape_of(leaf: Any) -> list[int]:
-    """The shape of a leaf, as JSON has it."""
-    return [int(size) for size in getattr(leaf, "shape", ())]
