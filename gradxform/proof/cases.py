@@ -15,14 +15,9 @@ from gradxform.proof import parity
 from gradxform.proof.gradients import RANDOM, Tree, edge, hard, nested, random, small, zeros
 from gradxform.proof.registry import MIXED, Row
 
-_AFTER = "hard numbers one after the other"
 _ORDER = ("at the limit", "zeros", "a tiny 3, 4", "huge of both signs", "inf", "NaN", "at the limit")
-_CENTRALIZED = "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))"
-LEFT_OUT: dict[str, tuple[str, ...]] = {
-    # XLA flushes each summand of a mean, so losses add up.
-    _CENTRALIZED: ("tiny",),
-}
-"""Runs of a row that are left out."""
+LEFT_OUT = {"chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))": ("tiny",)}
+"""Runs of a row that are left out: XLA flushes each summand of a mean, so losses add up."""
 
 
 class Run(NamedTuple):
@@ -60,16 +55,15 @@ def ordinary_and_hard(
     runs = {}
     for kind in RANDOM:
         for seed in range((trees or {}).get(kind, 1)):
-            steps = [
-                random(like, kind, 10 * seed + step) for step in range(5 if row.tx.stateful and kind == "normal" else 1)
-            ]
+            count = 5 if row.tx.stateful and kind == "normal" else 1
+            steps = [random(like, kind, 10 * seed + step) for step in range(count)]
             params = random(like, "normal", 99 + seed) if kind == "normal" else steps[0]
             runs[f"{kind} {seed + 1}" if trees else kind] = Run(steps, params)
     kinds = {leaf.dtype.name for leaf in optree.tree_leaves(like)}
     cases = {name: edge(like, name) for name in hard("float64") if any(name in hard(kind) for kind in kinds)}
     if row.tx.stateful:
         params = cases["huge of both signs" if "adaptive" in row.expression else "zeros"]
-        runs[_AFTER] = Run([cases[name] for name in _ORDER], params)
+        runs["hard numbers one after the other"] = Run([cases[name] for name in _ORDER], params)
     else:
         if len(kinds) > 1:
             cases |= {f"{name}, the leaves turned": edge(like, name, turned=True) for name in cases}

@@ -65,14 +65,14 @@ def right_numbers(
                 assert _bits(got) == _bits(wanted), f"{where}: changed within its limit"
 
 
+def _sizes(tree: parity.Leaves) -> parity.Leaves:
+    return {path: np.asarray(np.abs(leaf), np.float64) for path, leaf in tree.items()}
+
+
 def _far(*trees: Any) -> bool:
     """Whether numbers are so large or small that a norm may count as infinite or zero where float32 is widest."""
-    sizes = [_sizes(leaf) for tree in trees for leaf in parity.named_leaves(tree).values()]
+    sizes = [leaf for tree in trees for leaf in _sizes(parity.named_leaves(tree)).values()]
     return any(bool((((leaf < 1e-18) & (leaf > 0)) | (leaf > 1e17)).any()) for leaf in sizes)
-
-
-def _sizes(leaf: Any) -> Any:
-    return np.asarray(np.abs(leaf), np.float64)
 
 
 def _counted(got: parity.Leaves, wanted: parity.Expected, given: parity.Leaves, params: parity.Leaves) -> parity.Leaves:
@@ -80,10 +80,10 @@ def _counted(got: parity.Leaves, wanted: parity.Expected, given: parity.Leaves, 
 
     Parameters whose norm counts as infinite set no limit.
     """
-    large, free = (any(bool((_sizes(leaf) > 1e17).any()) for leaf in tree.values()) for tree in (given, params))
-    found = {}
+    large, free = (any(bool((leaf > 1e17).any()) for leaf in _sizes(tree).values()) for tree in (given, params))
+    found, before, after = {}, _sizes(given), _sizes(got)
     for path, right in wanted.items():
-        tiny = (_sizes(given[path]) <= 1e-18) & (_sizes(got[path]) <= 1e-17)
+        tiny = (before[path] <= 1e-18) & (after[path] <= 1e-17)
         same = free & (got[path] == given[path])
         found[path] = np.asarray(np.where(tiny | same | (large & np.isnan(got[path])), right, got[path]), right.dtype)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optree
@@ -17,36 +17,28 @@ Array = Any
 Shape = tuple[int, ...]
 
 
-class Range(NamedTuple):
-    """The exponents of a dtype's normal numbers. For float64 up to 1e300, so that norms do not overflow."""
-
-    least: int
-    greatest: int
-
-
-RANGES = {
-    "float32": Range(-126, 127),
-    "float16": Range(-14, 15),
-    "bfloat16": Range(-126, 127),
-    "float64": Range(-1022, 996),
-}
+Range = tuple[int, int]
+"""The exponents of a dtype's least and greatest normal numbers."""
+RANGES = {"float32": (-126, 127), "float16": (-14, 15), "bfloat16": (-126, 127), "float64": (-1022, 996)}
+"""For float64 up to 1e300, so that norms do not overflow."""
 RANDOM = ("normal", "heavy tails", "all exponents", "uneven leaves", "tiny", "huge", "within the limit")
 
 
 def _numbers(kind: str, rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
     """Random numbers of one kind."""
-    most = 2.0**limits.greatest
+    least, greatest = limits
+    most = 2.0**greatest
     match kind:
         case "normal":
             return rng.standard_normal(shape) * 1.7
         case "heavy tails":
             return np.clip(rng.standard_t(1.2, shape), -most, most)
         case "all exponents":
-            return rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(limits.least, limits.greatest, shape))
+            return rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(least, greatest, shape))
         case "uneven leaves":
-            return rng.uniform(1, 2, shape) * 2.0 ** rng.integers(limits.least // 2, limits.greatest // 2)
+            return rng.uniform(1, 2, shape) * 2.0 ** rng.integers(least // 2, greatest // 2)
         case "tiny":
-            return rng.choice([-1.0, 1.0], shape) * rng.uniform(1, 2, shape) * 2.0 ** (limits.least + 2)
+            return rng.choice([-1.0, 1.0], shape) * rng.uniform(1, 2, shape) * 2.0 ** (least + 2)
         case "huge":
             return rng.uniform(-1, 1, shape) * most
     return rng.uniform(-1, 1, shape) * 1e-5

@@ -35,12 +35,8 @@ class Verdict(NamedTuple):
 
     def and_then(self, other: Verdict) -> Verdict:
         """Combine the verdicts on two trees."""
-        return Verdict(
-            larger(self.worst, other.worst),
-            larger(self.over, other.over),
-            self.wrong or other.wrong,
-            self.flushed + other.flushed,
-        )
+        worst, over = (larger(*pair) for pair in zip(self[:2], other[:2], strict=True))
+        return Verdict(worst, over, self.wrong or other.wrong, self.flushed + other.flushed)
 
 
 @np.errstate(all="ignore")
@@ -112,4 +108,4 @@ def _in_words(got: Any, wanted: Any, distance: Any) -> str:
 
 def _smallest(x: Any) -> Any:
     """The smallest normal number of a dtype."""
-    return x.dtype.type(2.0 ** RANGES[x.dtype.name].least)
+    return x.dtype.type(2.0 ** RANGES[x.dtype.name][0])

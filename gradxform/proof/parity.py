@@ -148,21 +148,21 @@ def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place
         return place.cost(function, own, state, own)
 
 
-def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | None = None) -> Result:
+def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place) -> Result:
     """Check structure, None, framework, device, dtypes and shapes of a result."""
-    problem = ""
     if optree.tree_structure(out) != optree.tree_structure(tree):
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
+    problems = []
     for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
         if leaf is not None and lookup.owner(leaf) is not backend:
-            problem = problem or f"{path} became a {type(leaf).__name__}"
-        elif leaf is not None and place is not None and not place.lies(leaf):
-            problem = problem or f"{path} is on {leaf.device}, not on {place.words}"
-    leaves, given = {} if problem else named_leaves(out, backend), named_leaves(tree)
+            problems.append(f"{path} became a {type(leaf).__name__}")
+        elif leaf is not None and not place.lies(leaf):
+            problems.append(f"{path} is on {leaf.device}, not on {place.words}")
+    leaves, given = {} if problems else named_leaves(out, backend), named_leaves(tree)
     for path, new in leaves.items():
         if (new.dtype, new.shape) != (given[path].dtype, given[path].shape):
-            problem = problem or f"{path} became {new.dtype} {new.shape}, from {given[path].dtype} {given[path].shape}"
-    return Result(backend.name, mode, {} if problem else leaves, problem)
+            problems.append(f"{path} became {new.dtype} {new.shape}, from {given[path].dtype} {given[path].shape}")
+    return Result(backend.name, mode, {}, problems[0]) if problems else Result(backend.name, mode, leaves)
 
 
 def expected(tx: GradientTransformation, tree: Any) -> Expected:
@@ -183,24 +183,21 @@ def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any
 
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
     """Return the first and the largest difference of two results, or None."""
-    first: Difference | None = None
-    largest: Difference | None = None
-    for path, right in wanted.items():
-        found = apart(got[path], right, term_of(wanted, path))
-        first = first or difference(path, got[path], right, found, found > 0)
-        largest = larger(largest, difference(path, got[path], right, found))
-    return first, largest
+    found = {path: apart(got[path], right, term_of(wanted, path)) for path, right in wanted.items()}
+    firsts = (difference(path, got[path], wanted[path], by, by > 0) for path, by in found.items())
+    largest = larger(*(difference(path, got[path], wanted[path], by) for path, by in found.items()))
+    return next(filter(None, firsts), None), largest
 
 
 def beyond(got: Leaves, wanted: Leaves, terms: Mapping[str, Any], ulp: float, times: float = 1) -> Difference | None:
     """Return the largest difference beyond so many budgets; `terms` as `Expected` has them."""
-    worst: Difference | None = None
+    found = []
     for path, right in wanted.items():
         term = terms.get(path, 0.0)
-        found = apart(got[path], right, term)
-        over = np.where(found > times * budget(right.dtype, ulp, term != 0), found, 0.0)
-        worst = larger(worst, difference(path, got[path], right, over))
-    return worst
+        by = apart(got[path], right, term)
+        by = np.where(by > times * budget(right.dtype, ulp, term != 0), by, 0.0)
+        found.append(difference(path, got[path], right, by))
+    return larger(*found)
 
 
 def term_of(wanted: Leaves, path: str) -> Any:
@@ -216,6 +213,6 @@ def difference(path: str, got: Any, wanted: Any, distance: Any, by: Any = None) 
     return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
 
 
-def larger(one: Difference | None, other: Difference | None) -> Difference | None:
-    """Return the larger of two differences."""
-    return other if one is None or (other is not None and other.ulp > one.ulp) else one
+def larger(*found: Difference | None) -> Difference | None:
+    """Return the largest of some differences, the first of equal ones."""
+    return max(filter(None, found), key=lambda difference: difference.ulp, default=None)

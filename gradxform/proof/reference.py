@@ -18,22 +18,7 @@ import numpy as np
 
 from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
 from gradxform.proof.extended import each, narrowed, number, size
-from gradxform.proof.reference_leaf import (
-    Leaf,
-    Sum,
-    by,
-    extended,
-    is_single,
-    kept,
-    limit,
-    limit_all,
-    matches,
-    norm_of,
-    nothing,
-    rounded,
-    summed,
-    term_of,
-)
+from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, limit_all, matches, norm_of
 from gradxform.proof.reference_state import Memory
 
 Leaves = Sequence[tuple[str, Any]]
@@ -71,7 +56,9 @@ def references(tx: Transformation, steps: Sequence[Leaves], params: Sequence[Any
                 for (path, leaf), param in zip(leaves, params or [None] * len(leaves), strict=True)
             ]
             _apply(tx, work, memory)
-            found.append(Step(*([of(leaf) for leaf in work] for of in (rounded, term_of, lambda leaf: leaf.cancelled))))
+            found.append(
+                Step(*([of(leaf) for leaf in work] for of in (Leaf.rounded, Leaf.terms, lambda leaf: leaf.cancelled)))
+            )
     return found
 
 
@@ -82,16 +69,16 @@ def norm(leaves: Sequence[Any], ord: float = 2) -> float:
 
 
 def _apply(tx: Transformation, leaves: Sequence[Leaf], memory: Memory) -> None:
-    name = getattr(tx, "name", "")  # which an object of one's own lacks
-    rule = _RULES.get(name) or _WITH_STATE.get(name)
+    rule = _RULES.get(getattr(tx, "name", ""))  # which an object of one's own lacks
     if rule is None:
         raise NotImplementedError(f"{tx!r} has no reference")
+    signature = inspect.signature(rule)
     active = [leaf for leaf in leaves if not leaf.stopped]
     positional = [value for name, value in tx.arguments if name is None]
     named = {name: value for name, value in tx.arguments if name is not None}
-    if tx.name in _WITH_STATE:
+    if "memory" in signature.parameters:
         named["memory"] = memory
-    bound = inspect.signature(rule).bind(active, *positional, **named)
+    bound = signature.bind(active, *positional, **named)
     for name, value in bound.arguments.items():
         if callable(value) and name not in _NO_SCHEDULES:
             bound.arguments[name] = float(value(float(memory.get("step", 0))))
@@ -104,7 +91,7 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
     for leaf in leaves:
         for bound, choose in ((low, np.maximum), (high, np.minimum)):
             if bound is not None:
-                value, bound = kept(leaf.value, leaf), extended(np.asarray(bound).astype(leaf.dtype))
+                value, bound = leaf.kept(leaf.value), extended(np.asarray(bound).astype(leaf.dtype))
                 leaf.value = value
                 leaf.chosen(np.isnan(value) | (choose(value, bound) == value), bound)
 
@@ -124,7 +111,7 @@ def _clip_norm(
             n = np.max(size(leaf.value), axis=over, keepdims=True, initial=0)
         else:
             n = np.sum(size(leaf.value) ** ord, axis=over, keepdims=True, initial=0) ** (1 / number(ord))
-        limit(leaf, n, max_norm, is_single(leaf), over is not None, ord)
+        leaf.limit(n, max_norm, leaf.is_single, over is not None, ord)
 
 
 def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
@@ -135,7 +122,9 @@ def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, l
 
 def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
     """Compute in the arithmetic of the leaves' dtypes."""
-    clipped = clip([rounded(leaf) for leaf in leaves], max_norm, lambda given: norm_of(list(map(extended, given)), ord))
+    clipped = clip(
+        [leaf.rounded() for leaf in leaves], max_norm, lambda given: norm_of(list(map(extended, given)), ord)
+    )
     for leaf, new in zip(leaves, clipped, strict=True):
         leaf.value = extended(new)
 
@@ -147,8 +136,16 @@ def _scale(leaves: Sequence[Leaf], factor: float) -> None:
 
 def _stop(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.become(nothing(leaf))
+        leaf.become(leaf.nothing())
         leaf.stopped = True
+
+
+def _freeze(leaves: Sequence[Leaf], where: Any) -> None:
+    _stop([leaf for leaf in leaves if _matches(where, leaf)])
+
+
+def _identity(leaves: Sequence[Leaf]) -> None:
+    pass
 
 
 def _inner(memory: Memory, part: Any) -> Memory:
@@ -175,14 +172,14 @@ def _partition(leaves: Sequence[Leaf], rules: Any, default: Any = None, *, memor
 
 
 def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None = None, *, memory: Memory) -> None:
-    finite = all(np.isfinite(rounded(leaf)).all() for leaf in leaves)
+    finite = all(np.isfinite(leaf.rounded()).all() for leaf in leaves)
     memory["bad"] = 0 if finite else memory.get("bad", 0) + 1
     most = math.inf if max_consecutive is None else max_consecutive
     _apply_if(finite or memory["bad"] > most, leaves, tx, memory)
 
 
 def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory) -> None:
-    kind: Any = np.float32 if all(map(is_single, leaves)) else np.float64
+    kind: Any = np.float32 if all(leaf.is_single for leaf in leaves) else np.float64
     n = narrowed(norm_of([leaf.value for leaf in leaves], 2), kind)
     _apply_if(bool(np.isfinite(n) and n <= kind(max_norm)), leaves, tx, memory)
 
@@ -192,7 +189,7 @@ def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> 
     for leaf in leaves:
         parts = window.setdefault(leaf.path, [])
         parts.append(by(leaf, 1 / number(every)))
-        leaf.become(summed(leaf, *parts, further=len(parts)))
+        leaf.become(leaf.summed(*parts, further=len(parts)))
     due = memory["step"] % every == 0
     if due:
         memory["window"] = {}
@@ -202,12 +199,12 @@ def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> 
 def _error_feedback(leaves: Sequence[Leaf], tx: Any, memory: Memory) -> None:
     errors = memory.setdefault("errors", {})
     for leaf in leaves:
-        leaf.become(summed(leaf, leaf, errors.get(leaf.path, nothing(leaf))))
+        leaf.become(leaf.summed(leaf, errors.get(leaf.path, leaf.nothing())))
     given = [Sum(leaf.value, leaf.term) for leaf in leaves]
     _apply(tx, leaves, _inner(memory, "inner"))
     for leaf, before in zip(leaves, given, strict=True):
         if not leaf.stopped:
-            rest, old = summed(leaf, before, by(leaf, -1)), errors.get(leaf.path, nothing(leaf))
+            rest, old = leaf.summed(before, by(leaf, -1)), errors.get(leaf.path, leaf.nothing())
             finite = each(np.isfinite, rest.value)
             errors[leaf.path] = Sum(*(each(np.where, finite, new, last) for new, last in zip(rest, old, strict=True)))
 
@@ -224,7 +221,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: Transformation, memory: Mem
     trial = [dataclasses.replace(leaf) for leaf in leaves]
     _apply(tx, trial, copy.deepcopy(_inner(memory, "inner")))
     for leaf, tried in zip(leaves, trial, strict=True):  # stopped leaves are stopped in every step
-        leaf.become(nothing(leaf))
+        leaf.become(leaf.nothing())
         leaf.stopped = tried.stopped
 
 
@@ -234,32 +231,17 @@ def _matches(where: Any, leaf: Leaf) -> bool:
     if isinstance(where, re.Pattern):
         return where.search(leaf.path) is not None
     if callable(where):
-        return bool(where(leaf.path, rounded(leaf)))
+        return bool(where(leaf.path, leaf.rounded()))
     raise NotImplementedError(f"the reference matches patterns and functions, not {where!r}")
 
 
 _NO_SCHEDULES = ("axes", "default", "fn", "tx", "where")
 """Arguments that may be functions without being schedules."""
+_PLAIN = (_clip_global_norm, _clip_norm, _clip_value, _freeze, _identity, _scale, _stop)
+_NESTED = (_accumulate, _chain, _error_feedback, _masked, _measure, _partition, _skip_large, _skip_nonfinite)
+_ALL = (*_PLAIN, *_NESTED, reference_matrices.orthogonalize, *reference_catalogue.RULES, *reference_state.RULES)
 _RULES: dict[str, Callable[..., None]] = {
-    "clip_global_norm": _clip_global_norm,
-    "clip_norm": _clip_norm,
-    "clip_value": _clip_value,
-    "freeze": lambda leaves, where: _stop([leaf for leaf in leaves if _matches(where, leaf)]),
-    "identity": lambda leaves: None,
-    "orthogonalize": reference_matrices.orthogonalize,
-    "scale": _scale,
     "scale_by_schedule": _scale,
-    "stop": _stop,
-    **reference_catalogue.RULES,
+    **{rule.__name__.removeprefix("_"): rule for rule in _ALL},
 }
-_WITH_STATE: dict[str, Callable[..., None]] = {
-    "accumulate": _accumulate,
-    "chain": _chain,
-    "error_feedback": _error_feedback,
-    "masked": _masked,
-    "measure": _measure,
-    "partition": _partition,
-    "skip_large": _skip_large,
-    "skip_nonfinite": _skip_nonfinite,
-    **reference_state.RULES,
-}
+"""By the name of the transform. A rule takes the active leaves, the transform's arguments and, with a state, memory."""

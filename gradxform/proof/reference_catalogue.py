@@ -10,32 +10,20 @@ from typing import Any
 import numpy as np
 
 from gradxform.proof.extended import each, narrowed, number, size
-from gradxform.proof.reference_leaf import (
-    Leaf,
-    Sum,
-    by,
-    extended,
-    for_leaf,
-    is_single,
-    kept,
-    limit,
-    norm_of,
-    rounded,
-    summed,
-)
+from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, norm_of
 from gradxform.proof.ulp import SUMS
 
 
 def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
     for leaf in leaves:
         rms = norm_of([leaf.value], 2) / np.sqrt(number(max(math.prod(leaf.shape), 1)))
-        limit(leaf, rms, max_rms, is_single(leaf))
+        leaf.limit(rms, max_rms, leaf.is_single)
 
 
 def _clip_average_norm(leaves: Sequence[Leaf], max_norm: float) -> None:
     for leaf in leaves:
         average = norm_of([leaf.value], 2) / max(math.prod(leaf.shape), 1)
-        limit(leaf, average, max_norm, is_single(leaf))
+        leaf.limit(average, max_norm, leaf.is_single)
 
 
 def _normalized(leaves: Sequence[Leaf], norm: Any) -> None:
@@ -56,7 +44,7 @@ def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
     rank = len(leaf.shape)
     if rank < 2:
         return tuple(range(rank))
-    axes = for_leaf(axes, leaf)
+    axes = leaf.axes_of(axes)
     named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}
     if isinstance(axes, str):
         return named[axes]
@@ -72,19 +60,19 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
             mean = Sum(each(total, leaf.value) / -count, total(np.broadcast_to(leaf.term, leaf.shape)) / count)
             sizes = np.abs(leaf.value).astype(np.float64) / count
             least = total(np.where(np.isfinite(sizes), sizes, 0.0))
-            leaf.become(summed(leaf, leaf, mean, least=least, rounds=False))  # a factor before it stays pending
+            leaf.become(leaf.summed(leaf, mean, least=least, rounds=False))  # a factor before it stays pending
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:  # what is next to zero after a sum has no sure sign
-        unit = 2.0 ** (-23 if is_single(leaf) else -52)
+        unit = 2.0 ** (-23 if leaf.is_single else -52)
         unsure = np.abs(leaf.value) <= 4 * SUMS * unit * np.asarray(leaf.term)
         leaf.become(Sum(np.sign(leaf.value), np.where(unsure & (np.asarray(leaf.term) > 0), 1 / unit, 0.0)))
 
 
 def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:
     for leaf in leaves:
-        sizes = np.abs(kept(leaf.value, leaf))
+        sizes = np.abs(leaf.kept(leaf.value))
         count = max(1, math.floor(fraction * sizes.size + 0.5))
         if sizes.size:
             least = np.sort(sizes, axis=None)[-count]  # NaN is last
@@ -100,7 +88,7 @@ def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = 
         least = np.maximum(share, number(eps)) if np.all(known) else np.nan
         leaf.chosen(agrees)
         scaled = by(leaf, 1 / least if least else 1)
-        leaf.become(summed(leaf, scaled, rounds=False))  # a product has the budget of a sum
+        leaf.become(leaf.summed(scaled, rounds=False))  # a product has the budget of a sum
 
 
 def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
@@ -112,7 +100,7 @@ def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
         elif norm and size:
             cosine, along = np.sum((g / norm) * (p / size)), Sum(p * (norm / size))
             unsure = np.abs(along.value).astype(np.float64)  # the last bits of the cosine are those of one
-            leaf.become(summed(leaf, leaf, by(along, -cosine)._replace(term=unsure), rounds=False))
+            leaf.become(leaf.summed(leaf, by(along, -cosine)._replace(term=unsure), rounds=False))
             rest = norm_of([leaf.value], 2)
             sine = rest / norm
             leaf.become(by(leaf, 1 / sine if not sine**2 <= 1e-9 else 0))
@@ -121,12 +109,12 @@ def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.chosen(np.isfinite(rounded(leaf)))  # checks the value as it would be returned
+        leaf.chosen(np.isfinite(leaf.rounded()))  # checks the value as it would be returned
 
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
     for leaf in leaves:
-        leaf.become(summed(leaf, leaf, by(Sum(extended(leaf.param)), weight_decay)))
+        leaf.become(leaf.summed(leaf, by(Sum(extended(leaf.param)), weight_decay)))
 
 
 def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:
@@ -136,7 +124,7 @@ def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, a
             np.sqrt(np.sum(size(value) ** 2, axis=over, keepdims=True, initial=0))
             for value in (extended(leaf.param), leaf.value)
         )
-        limit(leaf, own, clipping * np.maximum(param, eps), is_single(leaf), by_slices=True)
+        leaf.limit(own, clipping * np.maximum(param, eps), leaf.is_single, by_slices=True)
 
 
 def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
@@ -145,18 +133,6 @@ def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
         leaf.value = extended(fn(narrowed(leaf.value, np.result_type(leaf.dtype, np.float64))))
 
 
-RULES: dict[str, Callable[..., None]] = {
-    "add_decayed_weights": _add_decayed_weights,
-    "cautious": _cautious,
-    "centralize": _centralize,
-    "clip_adaptive": _clip_adaptive,
-    "clip_average_norm": _clip_average_norm,
-    "clip_rms": _clip_rms,
-    "elementwise": _elementwise,
-    "normalize_global_norm": _normalize_global_norm,
-    "normalize_norm": _normalize_norm,
-    "orthogonal_to_parameters": _orthogonal_to_parameters,
-    "sign": _sign,
-    "top_k": _top_k,
-    "zero_nonfinite": _zero_nonfinite,
-}
+_BY_NORMS = (_clip_adaptive, _clip_average_norm, _clip_rms, _normalize_global_norm, _normalize_norm)
+_BY_VALUES = (_add_decayed_weights, _cautious, _centralize, _elementwise, _sign, _top_k, _zero_nonfinite)
+RULES = (*_BY_NORMS, *_BY_VALUES, _orthogonal_to_parameters)

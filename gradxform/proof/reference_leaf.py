@@ -55,6 +55,96 @@ class Leaf:
         """Replace the value with an exact number where a condition does not hold."""
         self.value, self.term = where(condition, self.value, other), where(condition, self.term, 0.0)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether sums of this leaf are float32."""
+        return self.dtype.name in _SINGLE
+
+    @property
+    def _kind(self) -> Any:
+        """The dtype of sums."""
+        return np.dtype(np.float32 if self.is_single else np.float64)
+
+    @property
+    def _budget(self) -> int:
+        return SUMS if self.is_single else DOUBLE
+
+    def axes_of(self, given: Any) -> Any:
+        """Axes that depend on the leaf: by its path, or by a function of path and values."""
+        if isinstance(given, Mapping):
+            given = next(found for pattern, found in given.items() if matches(pattern, self.path))
+        return given(self.path, self.rounded()) if callable(given) else given
+
+    def rounded(self) -> Any:
+        """The value in the leaf's own dtype."""
+        return narrowed(_flushed(self.value, self.dtype), self.dtype)
+
+    def terms(self) -> Any:
+        """The finite terms, as numbers of float64."""
+        most = float(np.finfo(np.float64).max)
+        real, imag = (self.term.real, self.term.imag) if isinstance(self.term, Complex) else (self.term, self.term)
+        found = np.empty(self.shape, np.complex128 if self.dtype.kind == "c" else np.float64)
+        found.real = np.nan_to_num(real, nan=0.0, posinf=most)
+        if self.dtype.kind == "c":
+            found.imag = np.nan_to_num(imag, nan=0.0, posinf=most)
+        return found
+
+    def nothing(self) -> Sum:
+        """Zeros: a sum before its first term."""
+        return Sum(zeros(self.value))
+
+    def summed(self, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.0, rounds: bool = True) -> Sum:
+        """Add, and round to the dtype of the leaf's sums unless what follows is one computation with it.
+
+        `least` is the size of the largest term if it is none of the parts, and `further` the ULP that its steps add.
+        """
+        kind = self._kind
+        value, term, largest = _flushed(parts[0].value, kind), parts[0].term, each(_sizes, parts[0].value)
+        for part in parts[1:]:
+            value, term = each(np.add, value, _flushed(part.value, kind)), each(np.add, term, part.term)
+            largest = each(lambda one, other: np.maximum(one, _sizes(other)), largest, part.value)
+        largest = each(lambda one: np.maximum(one, least) * (1 + further / self._budget), largest)
+        unit = float(np.finfo(kind).tiny)  # numbers below have its ULP
+        whole = each(lambda part, own: part + np.maximum(own, unit), term, largest)
+        found = Sum(self._kept(value, largest, rounds), whole)
+        most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)
+        if terms > self.cancelled * most and terms > unit * 2.0**40:
+            self.cancelled = terms / most if most else math.inf
+        return found
+
+    def limit(
+        self, norm: Any, max_norm: Any, single: bool, by_slices: bool = False, order: float = 2, unsure: float = 0.0
+    ) -> None:
+        """Multiply by min(1, c / n); if slices have separate factors, the result is rounded to the dtype of sums.
+
+        `unsure` is the term of a factor of one. A norm of another order than 1, 2 and infinity has 16 ULP.
+        """
+        factor = coefficient(norm, max_norm, single)
+        unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / self._budget)
+        value, term = _vanished(each(np.multiply, self.value, factor)), _scaled(self.term, factor)
+        self.become(Sum(value, each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)))
+        if by_slices and np.any(factor != 1):
+            held = self.kept(self.value)
+            least, sizes = np.finfo(self._kind).smallest_normal, size(held)
+            self.value = where(np.isfinite(sizes) & (sizes >= least) & (not _SHAKING), self.value, held)
+
+    def in_single(self, sizes: Any) -> Any:
+        """The term of numbers that are computed in float32, whatever the dtype."""
+        return sizes if self.is_single else sizes * _AS_SINGLE
+
+    def kept(self, value: Any) -> Any:
+        """Round a value to the dtype of the leaf's sums, through float64."""
+        return self._kept(value, each(lambda part: _sizes(part) * (0.5 if self.is_single else 1.0), value))
+
+    def _kept(self, value: Any, term: Any, rounds: bool = True) -> Any:
+        if _SHAKING:
+            unit = self._budget * (2.0**-24 if self.is_single else 2.0**-53)
+            value = each(lambda part, size: part + number(size * unit * _random(part)), value, term)
+        if not rounds:
+            return _flushed(value, self._kind)
+        wide = (lambda part: np.asarray(part).astype(np.float64)) if self.is_single else (lambda part: part)
+        return each(lambda part: stored(wide(part), self._kind), value)
+
 
 def matches(pattern: str, path: str) -> bool:
     """Whether a glob chooses a whole path: ``**`` for any number of keys, ``*`` and ``?`` within one.
@@ -74,33 +164,10 @@ def _follow(pattern: Sequence[str], keys: Sequence[str]) -> bool:
     return re.fullmatch(key, keys[0]) is not None and _follow(pattern[1:], keys[1:])
 
 
-def for_leaf(given: Any, leaf: Leaf) -> Any:
-    """Axes that depend on the leaf: by its path, or by a function of path and values."""
-    if isinstance(given, Mapping):
-        given = next(found for pattern, found in given.items() if matches(pattern, leaf.path))
-    return given(leaf.path, rounded(leaf)) if callable(given) else given
-
-
 def extended(leaf: Any) -> Any:
     """Convert a leaf to extended precision; keep integers."""
     array = np.asarray(leaf)
     return array if array.dtype.kind in "iub" else _flushed(number(array), array.dtype)
-
-
-def rounded(leaf: Leaf) -> Any:
-    """The value in the leaf's own dtype."""
-    return narrowed(_flushed(leaf.value, leaf.dtype), leaf.dtype)
-
-
-def term_of(leaf: Leaf) -> Any:
-    """The finite terms of a leaf, as numbers of float64."""
-    most = float(np.finfo(np.float64).max)
-    real, imag = (leaf.term.real, leaf.term.imag) if isinstance(leaf.term, Complex) else (leaf.term, leaf.term)
-    found = np.empty(leaf.shape, np.complex128 if leaf.dtype.kind == "c" else np.float64)
-    found.real = np.nan_to_num(real, nan=0.0, posinf=most)
-    if leaf.dtype.kind == "c":
-        found.imag = np.nan_to_num(imag, nan=0.0, posinf=most)
-    return found
 
 
 def norm_of(values: Sequence[Any], ord: float) -> Any:
@@ -124,23 +191,6 @@ def coefficient(norm: Any, max_norm: Any, single: bool) -> Any:
     return np.where(within, number(1), _moved(factor, 2.0**-50 if single else DOUBLE * 2.0**-53))
 
 
-def limit(
-    leaf: Leaf, norm: Any, max_norm: Any, single: bool, by_slices: bool = False, order: float = 2, unsure: float = 0.0
-) -> None:
-    """Multiply by min(1, c / n); if slices have separate factors, the result is rounded to the dtype of sums.
-
-    `unsure` is the term of a factor of one. A norm of another order than 1, 2 and infinity has 16 ULP.
-    """
-    factor = coefficient(norm, max_norm, single)
-    unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / _budget(leaf))
-    value, term = _vanished(each(np.multiply, leaf.value, factor)), _scaled(leaf.term, factor)
-    leaf.become(Sum(value, each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)))
-    if by_slices and np.any(factor != 1):
-        held = kept(leaf.value, leaf)
-        least, sizes = np.finfo(np.float32 if is_single(leaf) else np.float64).smallest_normal, size(held)
-        leaf.value = where(np.isfinite(sizes) & (sizes >= least) & (not _SHAKING), leaf.value, held)
-
-
 def limit_all(
     leaves: Sequence[Leaf], norm: Any, max_norm: Any, only: Sequence[Leaf] | None = None, order: float = 2
 ) -> None:
@@ -148,11 +198,11 @@ def limit_all(
 
     Beside narrower leaves, a float64 leaf has a factor whose error is that of their part of the norm in float32.
     """
-    narrow = [leaf.value for leaf in leaves if is_single(leaf)]
+    narrow = [leaf.value for leaf in leaves if leaf.is_single]
     single = len(narrow) == len(leaves)
     part = float(norm_of(narrow, 2) / norm) if narrow and 0 < norm < np.inf else 0.0
     for leaf in leaves if only is None else only:
-        limit(leaf, norm, max_norm, single, order=order, unsure=0.0 if is_single(leaf) else part * _AS_SINGLE / SUMS)
+        leaf.limit(norm, max_norm, single, order=order, unsure=0.0 if leaf.is_single else part * _AS_SINGLE / SUMS)
 
 
 def times(value: Any, factor: Any) -> Any:
@@ -165,64 +215,9 @@ def by(one: Leaf | Sum, factor: Any) -> Sum:
     return Sum(times(one.value, factor), _scaled(one.term, factor))
 
 
-def nothing(leaf: Leaf) -> Sum:
-    """Zeros like a leaf: a sum before its first term."""
-    return Sum(zeros(leaf.value))
-
-
-def summed(leaf: Leaf, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.0, rounds: bool = True) -> Sum:
-    """Add, and round to the dtype of a leaf's sums unless what follows is one computation with it.
-
-    `least` is the size of the largest term if it is none of the parts, and `further` the ULP that its steps add.
-    """
-    kind: Any = np.dtype(np.float32 if is_single(leaf) else np.float64)
-    value, term, largest = _flushed(parts[0].value, kind), parts[0].term, each(_sizes, parts[0].value)
-    for part in parts[1:]:
-        value, term = each(np.add, value, _flushed(part.value, kind)), each(np.add, term, part.term)
-        largest = each(lambda one, other: np.maximum(one, _sizes(other)), largest, part.value)
-    largest = each(lambda one: np.maximum(one, least) * (1 + further / _budget(leaf)), largest)
-    unit = float(np.finfo(kind).tiny)  # numbers below have its ULP
-    whole = each(lambda part, own: part + np.maximum(own, unit), term, largest)
-    found = Sum(_kept(value, leaf, largest, rounds), whole)
-    most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)
-    if terms > leaf.cancelled * most and terms > unit * 2.0**40:
-        leaf.cancelled = terms / most if most else math.inf
-    return found
-
-
-def is_single(leaf: Leaf) -> bool:
-    """Whether sums of this leaf are float32."""
-    return leaf.dtype.name in _SINGLE
-
-
-def in_single(leaf: Leaf, sizes: Any) -> Any:
-    """The term of numbers of a leaf that are computed in float32, whatever its dtype."""
-    return sizes if is_single(leaf) else sizes * _AS_SINGLE
-
-
-def kept(value: Any, leaf: Leaf) -> Any:
-    """Round a value to the dtype of a leaf's sums, through float64."""
-    return _kept(value, leaf, each(lambda part: _sizes(part) * (0.5 if is_single(leaf) else 1.0), value))
-
-
-def _kept(value: Any, leaf: Leaf, term: Any, rounds: bool = True) -> Any:
-    if _SHAKING:
-        unit = _budget(leaf) * (2.0**-24 if is_single(leaf) else 2.0**-53)
-        value = each(lambda part, size: part + number(size * unit * _random(part)), value, term)
-    if not rounds:
-        return _flushed(value, np.dtype(np.float32 if is_single(leaf) else np.float64))
-    if is_single(leaf):
-        return each(lambda part: stored(np.asarray(part).astype(np.float64), np.float32), value)
-    return each(lambda part: stored(part, np.float64), value)
-
-
 def stored(x: Any, kind: Any) -> Any:
     """Round a number to a state's dtype."""
     return extended(narrowed(x, kind))
-
-
-def _budget(leaf: Leaf) -> int:
-    return SUMS if is_single(leaf) else DOUBLE
 
 
 def _sizes(part: Any) -> Any:

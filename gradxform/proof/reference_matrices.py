@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.proof.extended import number
-from gradxform.proof.reference_leaf import Leaf, for_leaf, is_single, kept
+from gradxform.proof.reference_leaf import Leaf
 
 _PUBLISHED = {
     "jordan": [(3.4445, -4.7750, 2.0315)],
@@ -62,13 +62,13 @@ def orthogonalize(
         moved = np.transpose(leaf.value, order)
         matrices = (_unit(matrix, like) for matrix in moved.reshape(count, fan_out, fan_in))
         # float64 has digits to spare for float32 gradients, and products are fast
-        kind: Any = np.float64 if is_single(leaf) else number(0).dtype
+        kind: Any = np.float64 if leaf.is_single else number(0).dtype
         rounded_rows = [[part.astype(kind) for part in row] for row in rows]
         new = [number(_iterated(matrix.astype(kind), rounded_rows)) for matrix in matrices]
         found = np.stack(new).reshape(moved.shape) if new else moved
         old, leaf.value = (
             float(np.abs(leaf.value).max(initial=0)),
-            size * kept(np.transpose(found, np.argsort(order)), leaf),
+            size * leaf.kept(np.transpose(found, np.argsort(order))),
         )
         leaf.term = leaf.term * (float(np.abs(leaf.value).max(initial=0)) / old if old else 0.0)
 
@@ -114,7 +114,7 @@ def _times(x: Any, y: Any) -> Any:
 def _axes(given: Any, leaf: Leaf) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output axes of a leaf."""
     rank = len(leaf.shape)
-    given = for_leaf(given, leaf)
+    given = leaf.axes_of(given)
     named = {None: range(1, rank), "torch": range(1, rank), "keras": range(rank - 1)}
     if isinstance(given, (list, tuple)) and isinstance(given[0], (list, tuple)):
         inputs, outputs = (tuple(axis % rank for axis in side) for side in given)

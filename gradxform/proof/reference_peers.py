@@ -41,20 +41,31 @@ def _times(leaf: Any, factor: Any) -> Any:
     return (leaf * factor).astype(leaf.dtype)
 
 
-def _tensorflow(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
-    dtype = _together(leaves)
-    n, limit, one = _norm_in(dtype, norm(leaves)), _as(dtype, c), _as(dtype, 1)
-    scale = limit * np.minimum(one / n, one / limit) if np.isfinite(n) else _as(dtype, np.nan)
-    return [_times(leaf, _as(_real(leaf), scale)) for leaf in leaves]
+def _by_factor(factor: Callable[..., Any], *widened: str) -> Clip:
+    """Multiply by a factor of the norm, the limit and a function that rounds to the dtype of the norm."""
+
+    def clip(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
+        dtype = _together(leaves, *widened)
+        found = factor(_norm_in(dtype, norm(leaves)), c, lambda value: _as(dtype, value))
+        return [_times(leaf, _as(_real(leaf), found)) for leaf in leaves]
+
+    return clip
 
 
-def _keras(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
-    dtype = _together(leaves)
-    if not c > 0:
-        return list(leaves)
-    n = _norm_in(dtype, norm(leaves))
-    scale = _as(dtype, c) * np.minimum(_as(dtype, 1) / n, _as(dtype, np.float64(1) / c)) + (n - n)
-    return [_times(leaf, _as(_real(leaf), scale)) for leaf in leaves]
+def _tensorflow(n: Any, c: float, r: Callable[..., Any]) -> Any:
+    return r(c) * np.minimum(r(1) / n, r(1) / r(c)) if np.isfinite(n) else r(np.nan)
+
+
+def _keras(n: Any, c: float, r: Callable[..., Any]) -> Any:
+    return r(c) * np.minimum(r(1) / n, r(np.float64(1) / c)) + (n - n) if c > 0 else r(1)
+
+
+def _paddle(n: Any, c: float, r: Callable[..., Any]) -> Any:
+    return r(c) / np.maximum(n, r(c))
+
+
+def _paddle_each(n: Any, c: float, r: Callable[..., Any]) -> Any:
+    return r(1) if n <= r(c) else r(c) / (n + r(1e-6 if n <= 1e-30 else 0))
 
 
 def _tensorflow_each(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
@@ -94,34 +105,17 @@ def _mlx(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]
     return [_times(leaf, np.float32(factor) if leaf.dtype == np.float16 else factor) for leaf in leaves]
 
 
-def _paddle(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
-    dtype = _together(leaves, "float16", "bfloat16")
-    limit = _as(dtype, c)
-    factor = limit / np.maximum(_norm_in(dtype, norm(leaves)), limit)
-    return [_times(leaf, _as(_real(leaf), factor)) for leaf in leaves]
-
-
-def _paddle_each(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
-    clipped = []
-    for leaf in leaves:
-        dtype = _together([leaf], "float16", "bfloat16")
-        n, limit = _norm_in(dtype, norm([leaf])), _as(dtype, c)
-        epsilon = _as(dtype, 1e-6 if n <= 1e-30 else 0)
-        clipped.append(leaf if n <= limit else _times(leaf, _as(_real(leaf), limit / (n + epsilon))))
-    return clipped
-
-
 def _one_by_one(clip: Clip) -> Clip:
     return lambda leaves, c, norm: [clip([leaf], c, norm)[0] for leaf in leaves]
 
 
 TOGETHER: dict[str, Clip] = {
-    "tensorflow": _tensorflow,
-    "keras": _keras,
+    "tensorflow": _by_factor(_tensorflow),
+    "keras": _by_factor(_keras),
     "optax": _optax,
     "torch": _torch,
     "mlx": _mlx,
-    "paddle": _paddle,
+    "paddle": _by_factor(_paddle, "float16", "bfloat16"),
 }
 EACH: dict[str, Clip] = {
     "tensorflow": _tensorflow_each,
@@ -129,5 +123,5 @@ EACH: dict[str, Clip] = {
     "optax": _one_by_one(_optax),
     "torch": _one_by_one(_torch),
     "mlx": _one_by_one(_mlx),
-    "paddle": _paddle_each,
+    "paddle": _one_by_one(_by_factor(_paddle_each, "float16", "bfloat16")),
 }

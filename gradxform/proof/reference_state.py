@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradxform.proof.extended import each, narrowed, number
-from gradxform.proof.reference_leaf import (
-    Leaf,
-    Sum,
-    by,
-    coefficient,
-    in_single,
-    is_single,
-    kept,
-    limit,
-    limit_all,
-    norm_of,
-    nothing,
-    stored,
-    summed,
-)
+from gradxform.proof.reference_leaf import Leaf, Sum, by, coefficient, limit_all, norm_of, stored
 
 Memory = dict[Any, Any]
 
@@ -33,24 +19,24 @@ def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: M
     d, averages = number(decay), memory.setdefault("averages", {})
     weight = memory["weight"] = memory.get("weight", 0) * d + (1 - d)
     for leaf in leaves:
-        old = by(averages.get(leaf.path, nothing(leaf)), d)
-        averages[leaf.path] = new = summed(leaf, old, by(leaf, 1 - d), further=int(debias))
+        old = by(averages.get(leaf.path, leaf.nothing()), d)
+        averages[leaf.path] = new = leaf.summed(old, by(leaf, 1 - d), further=int(debias))
         leaf.become(by(new, 1 / weight) if debias else new)
 
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
     d, traces = number(decay), memory.setdefault("traces", {})
     for leaf in leaves:
-        traces[leaf.path] = new = summed(leaf, leaf, by(traces.get(leaf.path, nothing(leaf)), d))
-        leaf.become(summed(leaf, leaf, by(new, d)) if nesterov else new)
+        traces[leaf.path] = new = leaf.summed(leaf, by(traces.get(leaf.path, leaf.nothing()), d))
+        leaf.become(leaf.summed(leaf, by(new, d)) if nesterov else new)
 
 
 def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.0, *, memory: Memory) -> None:
     d = number(decay) if memory["step"] > 1 else number(0)
     averages = memory.setdefault("averages", {})
     for leaf in leaves:
-        averages[leaf.path] = new = summed(leaf, by(averages.get(leaf.path, nothing(leaf)), d), by(leaf, 1 - d))
-        leaf.become(summed(leaf, leaf, by(new, number(amplitude))))
+        averages[leaf.path] = new = leaf.summed(by(averages.get(leaf.path, leaf.nothing()), d), by(leaf, 1 - d))
+        leaf.become(leaf.summed(leaf, by(new, number(amplitude))))
 
 
 _NEW = {"count": 0, "average": 0}
@@ -65,7 +51,7 @@ def _clip_adagc(
     *,
     memory: Memory,
 ) -> None:
-    d, kind, single = number(decay), _kind(leaves), all(map(is_single, leaves))
+    d, kind, single = number(decay), _kind(leaves), all(leaf.is_single for leaf in leaves)
     norms = [norm_of([leaf.value], 2) for leaf in leaves]
     whole = norm_of([leaf.value for leaf in leaves], 2)
     together = coefficient(whole, max_norm, single)
@@ -76,7 +62,7 @@ def _clip_adagc(
         most = number(ratio) * average if average > 0 else np.inf
         clipped = min(n, most) if warm else n * together
         if warm:
-            limit(leaf, n, most if np.isfinite(n) else 0.0, is_single(leaf))
+            leaf.limit(n, most if np.isfinite(n) else 0.0, leaf.is_single)
         if np.isfinite(narrowed(n, kind)):
             own["count"] += 1
             if clipped > 0:
@@ -105,16 +91,16 @@ def _clip_spikes(
         return np.where(np.isfinite(parts), parts, 0).astype(np.float64)
 
     for leaf in leaves:
-        old = averages.get(leaf.path, nothing(leaf))
+        old = averages.get(leaf.path, leaf.nothing())
         x = each(limited_to, leaf.value, old.value)
         same, new = each(np.equal, x, leaf.value), each(root, x, old.value)
-        averages[leaf.path] = summed(leaf, Sum(new, each(unsure, new, x, old.value, leaf.term, old.term)))
-        clipped = summed(leaf, Sum(x, by(old, math.sqrt(threshold)).term))
-        leaf.become(Sum(kept(x, leaf), each(np.where, same, leaf.term, clipped.term)))
+        averages[leaf.path] = leaf.summed(Sum(new, each(unsure, new, x, old.value, leaf.term, old.term)))
+        clipped = leaf.summed(Sum(x, by(old, math.sqrt(threshold)).term))
+        leaf.become(Sum(leaf.kept(x), each(np.where, same, leaf.term, clipped.term)))
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:
-    return np.float32 if all(map(is_single, leaves)) else np.float64
+    return np.float32 if all(leaf.is_single for leaf in leaves) else np.float64
 
 
 def _scopes(leaves: Sequence[Leaf], per_leaf: bool, memory: Memory) -> list[tuple[Sequence[Leaf], Memory, Any]]:
@@ -174,7 +160,7 @@ def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memo
             normal = radius * np.cos(2 * np.arccos(number(-1)) * turns)
             noise = stddev * normal.reshape(leaf.shape)
             sizes = np.maximum(np.abs(noise), stddev).astype(np.float64)
-            leaf.become(summed(leaf, leaf, Sum(noise, in_single(leaf, sizes))))
+            leaf.become(leaf.summed(leaf, Sum(noise, leaf.in_single(sizes))))
 
 
 def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
@@ -190,13 +176,4 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
     return x, y
 
 
-RULES: dict[str, Callable[..., None]] = {
-    "add_noise": _add_noise,
-    "clip_spikes": _clip_spikes,
-    "clip_adagc": _clip_adagc,
-    "clip_percentile": _clip_percentile,
-    "clip_zscore": _clip_zscore,
-    "ema": _ema,
-    "grokfast": _grokfast,
-    "trace": _trace,
-}
+RULES = (_add_noise, _clip_adagc, _clip_percentile, _clip_spikes, _clip_zscore, _ema, _grokfast, _trace)
