@@ -124,11 +124,8 @@ def _table(
 
 def _between(results: Sequence[Sequence[parity.Result]]) -> str:
     """Describe the largest difference between two results."""
-    found: tuple[float, str] = (0.0, "")
-    for one, other in itertools.combinations(results, 2):
-        for a, b in zip(one, other, strict=True):
-            if a.leaves and b.leaves:
-                _, worst = parity.differences(a.leaves, b.leaves)
-                if worst is not None and worst.ulp > found[0]:
-                    found = (worst.ulp, f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}")
-    return found[1]
+    pairs = [pair for two in itertools.combinations(results, 2) for pair in zip(*two, strict=True)]
+    found = [(parity.differences(a.leaves, b.leaves)[1], a, b) for a, b in pairs if a.leaves and b.leaves]
+    worst = parity.larger(*(difference for difference, *_ in found))
+    where = (f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}" for d, a, b in found if d is worst)
+    return "" if worst is None else next(where)

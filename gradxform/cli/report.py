@@ -57,12 +57,12 @@ def _described(tree: dict[str, Any]) -> str:
 
 def _distances(cases: Sequence[str], row: Sequence[parity.Result], wanted: Sequence[parity.Leaves]) -> list[str]:
     """Return framework and mode, the largest distance from the reference, its place, and the cases without a result."""
-    worst, place, problems = None, "", []
+    found, problems = {}, []
     for case, result, right in zip(cases, row, wanted, strict=True):
         if result.leaves:
-            _, largest = parity.differences(result.leaves, right)
-            worst, place = (largest, case) if parity.larger(worst, largest) is not worst else (worst, place)
+            found[case] = parity.differences(result.leaves, right)[1]
         else:
             problems.append(f"{case} {result.problem or f'left out: {result.left_out}'}".strip())
-    ulp = f"{worst.ulp:g}" if worst else "-" if len(problems) == len(row) else "0"
-    return [row[0].where, ulp, f"{place} {worst}".strip() if worst else "", "; ".join(problems)]
+    worst = parity.larger(*found.values())
+    place = next((f"{case} {worst}".strip() for case, largest in found.items() if worst and largest is worst), "")
+    return [row[0].where, f"{worst.ulp:g}" if worst else "0" if found else "-", place, "; ".join(problems)]

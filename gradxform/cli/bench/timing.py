@@ -64,17 +64,13 @@ def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, ch
     Raises:
         Disagreement: results differ by more than float32 rounding explains, or equal the input.
     """
-    firsts, results = [], []
-    for side in sides:
-        seconds, result = timed(side)
-        firsts.append(seconds)
-        results.append(side.leaves(result))
-    difference = compare(results[0], results[1], tree, CHAINS[chain])
-    del results, result
+    (own, result), (other, native) = map(timed, sides)
+    difference = compare(sides[0].leaves(result), sides[1].leaves(native), tree, CHAINS[chain])
+    del result, native
     for side in sides:
         timed(side)
     pairs, found = in_turn(sides, effort), {}
-    for name, side, seconds, first in zip(("gradxform", "native"), sides, pairs.T, firsts, strict=True):
+    for name, side, seconds, first in zip(("gradxform", "native"), sides, pairs.T, (own, other), strict=True):
         side.restore()
         cost = side.cost() if counted else Cost()
         found[name] = {"seconds": _spread(seconds), "first": first, "memory": cost.peak, "operations": cost.operations}

@@ -38,9 +38,8 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
     lost = np.array([[d is None or bool(d.nonfinite_a or d.nonfinite_b) for d in column] for column in columns]).T
     far = np.array([[_LEAST if d is None else max(_LEAST, d.relative) for d in column] for column in columns]).T
     rows = np.arange(count + 1)
-    colours = axis.pcolormesh(
-        edges, rows, np.ma.array(far, mask=lost), cmap="viridis", norm=LogNorm(_LEAST, 1.0, clip=True)
-    )
+    scale = LogNorm(_LEAST, 1.0, clip=True)
+    colours = axis.pcolormesh(edges, rows, np.ma.array(far, mask=lost), cmap="viridis", norm=scale)
     if (noise := np.array([_noise(found, column) for column in columns]).T).any():
         axis.pcolormesh(edges, rows, np.ma.array(noise, mask=noise == 0), cmap=ListedColormap([_NOISE]))
     axis.set_facecolor("black")

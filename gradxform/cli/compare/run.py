@@ -27,21 +27,18 @@ _HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", 
 _SHOWN = 24
 """Leaves in the table, unless all are asked for."""
 _Path = Path | None
+_MAP = typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
+_TOLERANCE = typer.Option(help="The largest relative distance of a leaf. Default: rounding.")
+_PICTURE = typer.Option(help="Draw distances and norms into this file, such as compare.png.")
 
 
 def run(
     a: Annotated[Path, typer.Argument(help="The folder of a recording, as gx.record writes it.")],
     b: Annotated[Path, typer.Argument(help="The folder of another.")],
-    map_file: Annotated[
-        _Path, typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
-    ] = None,
+    map_file: Annotated[_Path, _MAP] = None,
     write_map: Annotated[_Path, typer.Option(help="Write the alignment that was found, to be corrected.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="The largest relative distance of a leaf. Default: rounding.")
-    ] = None,
-    picture: Annotated[
-        _Path, typer.Option(help="Draw distances and norms into this file, such as compare.png.")
-    ] = None,
+    tolerance: Annotated[float | None, _TOLERANCE] = None,
+    picture: Annotated[_Path, _PICTURE] = None,
     report: Annotated[_Path, typer.Option(help="Write one HTML page with all of it, which needs no network.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every leaf in the table.")] = False,
 ) -> int:

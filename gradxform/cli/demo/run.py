@@ -80,18 +80,17 @@ def run(
         runs, seen = _trained(tx, places, digits(steps), shown)
         pairs = _compared(tx, places, seen, shown)
     Console().print(_table(runs, pairs))
-    there = versions()
-    about = ", ".join(f"{title(name)} {there[name]}" for name in ("numpy", *places))
+    about = ", ".join(f"{title(name)} {versions()[name]}" for name in ("numpy", *places))
     picture.write(runs, tx, f"{about}{on}", out)
     typer.echo(f"picture: {out}")
     ulp, where = max(pairs.values())
-    verdict = f"over the budget of {BUDGET:g} ULP: {where}"
-    if ulp <= BUDGET:
-        everyone = ", ".join(map(title, ("numpy", *places)))
-        verdict = f"{title(runs[0].framework)}'s gradients of all {steps} steps, through the chain in {everyone}: "
-        verdict += f"at most {ulp:g} ULP between any two (budget {BUDGET:g})"
-    typer.secho(verdict, fg="green" if ulp <= BUDGET else "red")
-    return int(ulp > BUDGET)
+    if ulp > BUDGET:
+        typer.secho(f"over the budget of {BUDGET:g} ULP: {where}", fg="red")
+        return 1
+    everyone = ", ".join(map(title, ("numpy", *places)))
+    verdict = f"{title(runs[0].framework)}'s gradients of all {steps} steps, through the chain in {everyone}: at most "
+    typer.secho(f"{verdict}{ulp:g} ULP between any two (budget {BUDGET:g})", fg="green")
+    return 0
 
 
 def _trained(
@@ -137,9 +136,7 @@ def _compared(
 
 def _table(runs: Sequence[Run], pairs: Pairs) -> Table:
     first = runs[0].framework
-    distances = {
-        (pair[0] if pair[1] == first else pair[1]): f"{ulp:g}" for pair, (ulp, _) in pairs.items() if first in pair
-    }
+    distances = {name: f"{ulp:g}" for pair, (ulp, _) in pairs.items() if first in pair for name in pair}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.caption = f"loss: mean of the last {min(_TAIL, len(runs[0].losses))} steps; seconds: with compilation"
     for header in ("framework", "chain"):
@@ -155,7 +152,7 @@ def _table(runs: Sequence[Run], pairs: Pairs) -> Table:
             f"{run.accuracy:.1%}",
             f"{max(run.norms, key=lambda norm: (math.isnan(norm), norm)):.3g}",
             f"{run.clipped}" if run.chained else "-",
-            distances.get(run.framework, "-") if run.chained else "-",
+            distances[run.framework] if run.chained and run.framework != first else "-",
             f"{run.seconds:.1f}",
         )
     table.add_row(title("numpy"), "with", "-", "-", "-", "-", distances["numpy"], "-")

@@ -44,11 +44,6 @@ def _orthogonalize(g: Array, steps: float) -> Array:
     return x if g.shape[0] <= g.shape[1] else x.T
 
 
-def _clip_norms_in_place(grads: list[Array], limit: float) -> None:
-    for g in grads:
-        _clip_global_norm_in_place([g], limit)
-
-
 def _clip_global_norm_in_place(grads: list[Array], limit: float) -> None:
     norm = math.sqrt(sum(float(np.dot(g.ravel(), g.ravel())) for g in grads))
     if norm > limit:
@@ -65,7 +60,7 @@ _PURE: dict[str, Any] = {
 }
 _IN_PLACE: dict[str, Any] = {
     "clip_value": each(lambda g, limit: np.clip(g, -limit, limit, out=g)),
-    "clip_norm": _clip_norms_in_place,
+    "clip_norm": each(lambda g, limit: _clip_global_norm_in_place([g], limit)),
     "clip_global_norm": _clip_global_norm_in_place,
     "scale": each(lambda g, factor: np.multiply(g, factor, out=g)),
     "orthogonalize": each(lambda g, steps: np.copyto(g, _orthogonalize(g, steps))),
@@ -76,7 +71,7 @@ MODES = (
         "in place",
         "np.dot, then np.multiply(g, c / norm, out=g); matmul",
         _IN_PLACE,
-        own=gradxform_numpy.apply_,
+        gradxform_numpy.apply_,
         written=list,
     ),
 )

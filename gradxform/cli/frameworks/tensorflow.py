@@ -71,13 +71,12 @@ def _cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
         return Cost()
     else:
         names = _private.names_of_ops(function, *args)
-    return Cost(sum(name not in _NO_WORK for name in names), _peak(device, function, *args))
+    peak = None if device.startswith("CPU") else _peak(device, function, *args)  # the CPU allocator does not report it
+    return Cost(sum(name not in _NO_WORK for name in names), peak)
 
 
-def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:
-    """Increase of memory in use during a call; the CPU allocator does not report it."""
-    if device.startswith("CPU"):
-        return None
+def _peak(device: str, function: Callable[..., Any], *args: Any) -> int:
+    """Increase of memory in use during a call."""
     tf.config.experimental.reset_memory_stats(device)
     before = tf.config.experimental.get_memory_info(device)["current"]
     result = function(*args)
@@ -88,11 +87,6 @@ def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
-
-
-def _orthogonalize(grads: Any, steps: float) -> Any:
-    muon = _muon()
-    return [muon.zeropower_via_newtonschulz5(g, int(steps)) for g in grads]
 
 
 @functools.cache
@@ -115,7 +109,7 @@ NATIVE: dict[str, Callable[[Any, float], Any]] = {
     "clip_norm": each(tf.clip_by_norm),
     "clip_global_norm": lambda grads, limit: tf.clip_by_global_norm(grads, limit)[0],
     "scale": each(lambda g, factor: g * factor),
-    "orthogonalize": _orthogonalize,
+    "orthogonalize": each(lambda g, steps: _muon().zeropower_via_newtonschulz5(g, int(steps))),
 }
 _GRAPH = functools.partial(tf.function, autograph=False)
 MODES = (

@@ -115,16 +115,6 @@ def _gradients(parameters: Parameters) -> Tensors:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _scale_in_place(parameters: Parameters, factor: float) -> None:
-    for gradient in _gradients(parameters):
-        gradient.mul_(factor)
-
-
-def _orthogonalize_in_place(parameters: Parameters, steps: float) -> None:
-    for gradient, orthogonal in zip(_gradients(parameters), _orthogonalize(_gradients(parameters), steps), strict=True):
-        gradient.copy_(orthogonal)
-
-
 def _clip_norm(g: torch.Tensor, limit: float) -> torch.Tensor:
     return g * (limit / torch.linalg.vector_norm(g)).clamp(max=1.0)
 
@@ -134,24 +124,23 @@ def _clip_global_norm(grads: Tensors, limit: float) -> Tensors:
     return [g * factor for g in grads]
 
 
-def _orthogonalize(grads: Tensors, steps: float) -> Tensors:
-    iterate = _private.muon_iteration()
-    return [iterate(g, COEFFICIENTS, steps, 1e-7).to(g.dtype) for g in grads]
+def _orthogonalize(g: torch.Tensor, steps: float) -> torch.Tensor:
+    return _private.muon_iteration()(g, COEFFICIENTS, steps, 1e-7).to(g.dtype)
 
 
 _IN_PLACE: dict[str, Callable[[Any, float], Any]] = {
     "clip_value": clip_grad_value_,
     "clip_norm": each(clip_grad_norm_),
     "clip_global_norm": clip_grad_norm_,
-    "scale": _scale_in_place,
-    "orthogonalize": _orthogonalize_in_place,
+    "scale": each(lambda p, factor: p.grad.mul_(factor)),
+    "orthogonalize": each(lambda p, steps: p.grad.copy_(_orthogonalize(p.grad, steps))),
 }
 _PURE: dict[str, Callable[[Any, float], Any]] = {
     "clip_value": each(lambda g, limit: g.clamp(-limit, limit)),
     "clip_norm": each(_clip_norm),
     "clip_global_norm": _clip_global_norm,
     "scale": each(operator.mul),
-    "orthogonalize": _orthogonalize,
+    "orthogonalize": each(_orthogonalize),
 }
 _MUON = {"dtype": "bfloat16", "like": "torch"}
 MODES = (
@@ -159,9 +148,9 @@ MODES = (
         "in place",
         "clip_grad_norm_, clip_grad_value_, mul_, Muon",
         _IN_PLACE,
-        own=gradxform_torch.apply_,
-        hold=_with_gradients,
-        written=_gradients,
+        gradxform_torch.apply_,
+        _with_gradients,
+        _gradients,
         muon=_MUON,
     ),
     Mode("pure", "get_total_norm, then g * factor; Muon", _PURE, muon=_MUON),
