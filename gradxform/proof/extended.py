@@ -94,11 +94,6 @@ def where(condition: Any, one: Any, other: Any) -> Any:
     return each(lambda one, other: np.where(condition, one, other), one, other)
 
 
-def plus(one: Any, other: Any) -> Any:
-    """The sum of two values."""
-    return each(np.add, one, other)
-
-
 def zeros(value: Any) -> Any:
     """Zeros like a value."""
     return each(np.zeros_like, value)

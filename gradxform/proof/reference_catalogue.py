@@ -41,20 +41,13 @@ def _normalize_global_norm(leaves: Sequence[Leaf]) -> None:
 
 
 def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
-    rank = len(leaf.shape)
-    if rank < 2:
-        return tuple(range(rank))
-    axes = leaf.axes_of(axes)
-    named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}
-    if isinstance(axes, str):
-        return named[axes]
-    return tuple(axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else (axes,)))
+    return leaf.axes(axes)[0] if len(leaf.shape) > 1 else tuple(range(len(leaf.shape)))
 
 
 def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
     for leaf in leaves:
         if len(leaf.shape) > 1:
-            over = _over("torch" if axes is None else axes, leaf)
+            over = _over(axes, leaf)
             count = max(math.prod(leaf.shape[axis] for axis in over), 1)
             total = functools.partial(np.sum, axis=over, keepdims=True, initial=0)
             mean = Sum(each(total, leaf.value) / -count, total(np.broadcast_to(leaf.term, leaf.shape)) / count)

@@ -69,11 +69,18 @@ class Leaf:
     def _budget(self) -> int:
         return SUMS if self.is_single else DOUBLE
 
-    def axes_of(self, given: Any) -> Any:
-        """Axes that depend on the leaf: by its path, or by a function of path and values."""
+    def axes(self, given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Input and output axes: by name, by number, or by the leaf's path, or a function of its path and values."""
         if isinstance(given, Mapping):
             given = next(found for pattern, found in given.items() if matches(pattern, self.path))
-        return given(self.path, self.rounded()) if callable(given) else given
+        given, rank = given(self.path, self.rounded()) if callable(given) else given, len(self.shape)
+        if isinstance(given, (list, tuple)) and given and isinstance(given[0], (list, tuple)):
+            inputs, outputs = (tuple(axis % rank for axis in side) for side in given)
+            return inputs, outputs
+        named = {None: range(1, rank), "torch": range(1, rank), "keras": range(rank - 1)}
+        some: Any = named[given] if given is None or isinstance(given, str) else given
+        inputs = tuple(axis % rank for axis in (some if hasattr(some, "__iter__") else (some,)))
+        return inputs, tuple(axis for axis in range(rank) if axis not in inputs)
 
     def rounded(self) -> Any:
         """The value in the leaf's own dtype."""

@@ -50,7 +50,7 @@ def orthogonalize(
     for leaf in leaves:
         if 0 in leaf.shape:
             continue
-        inputs, outputs = _axes(axes, leaf)
+        inputs, outputs = leaf.axes(axes)
         stack = [axis for axis in range(len(leaf.shape)) if axis not in (*inputs, *outputs)]
         order = (*stack, *outputs, *inputs)
         count, fan_in, fan_out = (math.prod(leaf.shape[axis] for axis in some) for some in (stack, inputs, outputs))
@@ -109,16 +109,3 @@ def _times(x: Any, y: Any) -> Any:
     if not x.size or not y.size:
         return np.zeros((x.shape[0], y.shape[1]), x.dtype)
     return x @ y if x.dtype == np.float64 else (x[:, None, :] * y.T[None, :, :]).sum(axis=-1)
-
-
-def _axes(given: Any, leaf: Leaf) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Input and output axes of a leaf."""
-    rank = len(leaf.shape)
-    given = leaf.axes_of(given)
-    named = {None: range(1, rank), "torch": range(1, rank), "keras": range(rank - 1)}
-    if isinstance(given, (list, tuple)) and isinstance(given[0], (list, tuple)):
-        inputs, outputs = (tuple(axis % rank for axis in side) for side in given)
-        return inputs, outputs
-    some: Any = named[given] if given is None or isinstance(given, str) else given
-    inputs = tuple(axis % rank for axis in (some if hasattr(some, "__iter__") else (some,)))
-    return inputs, tuple(axis for axis in range(rank) if axis not in inputs)
