@@ -103,12 +103,13 @@ def run(
     if not lines:
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
+    compiled = any(mode.compile for name in places for mode in program(name).MODES)
     large = any(len(TREES[tree]()) > _MANY for tree in plan.trees)
     left_out = f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"
     about["explanation"] = [
         *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
         *report.explanation(device is not None),
-        *([left_out] if large else []),
+        *([left_out] if compiled and large else []),
     ]
     typer.echo("\n".join(["", *about["explanation"], "", report.verdict(lines)]))
     about |= {"units": _UNITS, "chains": {str(chain): repr(tx) for chain, tx in chains.items()}}
