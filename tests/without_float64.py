@@ -92,7 +92,7 @@ def of_the_standard(monkeypatch: pytest.MonkeyPatch) -> Backend:
 def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for such a device on the CPU, in a mode that rejects 64-bit tensors."""
     torch = pytest.importorskip("torch")
-    namespace, plain = (importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain"))
+    namespace, plain = (importlib.import_module(f"gradxform_torch.{name}") for name in ("namespace", "plain"))
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
     mine, backend = lookup.backend("torch"), plain.Plain()
@@ -106,7 +106,7 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for packed small leaves and pieces of large ones on the CPU, in that mode."""
     torch = pytest.importorskip("torch")
     namespace, plain, readable, parts = (
-        importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain", "_readable", "parts")
+        importlib.import_module(f"gradxform_torch.{name}") for name in ("namespace", "plain", "_readable", "parts")
     )
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))

@@ -19,7 +19,7 @@ from gradxform.numerics import formulas, ranking, subsets
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.rescale import is_extreme
-from gradxform_torch import _foreach, _namespace, _private, parts
+from gradxform_torch import _private, foreach, namespace, parts
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import split
 
@@ -31,7 +31,7 @@ Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """Reduces an array over axes, which are kept as ones."""
 
 
-class Batched(_foreach.Eager):
+class Batched(foreach.Eager):
     """PyTorch for ordinary tensors on an accelerator, possibly one without float64."""
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
@@ -39,14 +39,14 @@ class Batched(_foreach.Eager):
         kinds = REAL | {torch.float64} if ord == math.inf and all([leaf.numel() for leaf in leaves]) else REAL
         narrow = all([leaf.dtype in kinds and _has_float64(leaf.device) for leaf in leaves])
         if narrow and (ord in (1, 2) or torch.float64 in kinds):
-            found = _foreach.per_kind(lambda some, _: _private.foreach_norm(some, ord, torch.float64), leaves)
+            found = foreach.per_kind(lambda some, _: _private.foreach_norm(some, ord, torch.float64), leaves)
         else:
             found = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
         return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in found])
 
     def groups(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
         """Group the leaves of a device; float64 leaves form a group of their own."""
-        return _foreach.grouped([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves])
+        return foreach.grouped([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves])
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
         """Return the norms of slices."""
@@ -68,7 +68,7 @@ class Batched(_foreach.Eager):
             return super().multiply(leaves, factors, inplace)
         if isinstance(factors, float) and not is_extreme(factors) and all([leaf.itemsize > 2 for leaf in leaves]):
             own = [inplace and is_writable(leaf) for leaf in leaves]
-            return _foreach.per_kind(functools.partial(_foreach.times, factor=factors), leaves, own)
+            return foreach.per_kind(functools.partial(foreach.times, factor=factors), leaves, own)
         vector = self.namespace_of(leaves[0]).float64(factors)
         each = vector.unbind() if vector.ndim else [vector] * len(leaves)
         return _each(torch.mul, leaves, each, _out(leaves, [inplace] * len(leaves)))
@@ -109,7 +109,7 @@ class Batched(_foreach.Eager):
     ) -> list[Any]:
         """A formula of each leaf's elements, of many small leaves at a time."""
         if isinstance(formula, Combination):
-            found = _foreach.combination(formula, columns, numbers, factors, out)
+            found = foreach.combination(formula, columns, numbers, factors, out)
             if found is not None:
                 return found
         plain, weights = super().elementwise, dict[Any, Sequence[Any]]()
@@ -182,7 +182,7 @@ def _each(
             function(array, other, out=out[places[0]].unsqueeze(0) if alone else array)
             into += [] if alone else [out[i] for i in places]
             made += [] if alone else array.unbind()
-        _foreach.copied(made, into)
+        foreach.copied(made, into)
     return list(out)
 
 
@@ -226,7 +226,7 @@ def _in_registers(elements: Sequence[torch.Tensor], weights: Sequence[Any]) -> t
     """Add up products of tensors and weights, in the weights' dtype: numbers, or one tensor per element."""
     total: Any = None
     for x, weight in zip(elements, weights, strict=True):
-        out = torch.empty_like(x, dtype=_foreach.sums_dtype(x))
+        out = torch.empty_like(x, dtype=foreach.sums_dtype(x))
         if isinstance(weight, float):
             torch.mul(x.to(out.dtype), weight, out=out)
         else:
@@ -236,7 +236,7 @@ def _in_registers(elements: Sequence[torch.Tensor], weights: Sequence[Any]) -> t
 
 
 def _has_float64(device: torch.device) -> bool:
-    return _namespace.widest_on(device) == "float64"
+    return namespace.widest_on(device) == "float64"
 
 
 def _fits(leaf: torch.Tensor) -> bool:

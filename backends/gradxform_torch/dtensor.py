@@ -22,10 +22,10 @@ from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import _shards, across
-from gradxform_torch._namespace import Namespace, OfLeaves
 from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, local, part, replicated, whole
 from gradxform_torch.batched import Batched
 from gradxform_torch.kernels import Kernels, way_of
+from gradxform_torch.namespace import Namespace, OfLeaves
 
 
 def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:

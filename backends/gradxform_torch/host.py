@@ -15,15 +15,15 @@ from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.core.leaves import put
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_torch import _foreach
-from gradxform_torch._namespace import Namespace, rounded_number
+from gradxform_torch import foreach
 from gradxform_torch._readable import is_writable
+from gradxform_torch.namespace import Namespace, rounded_number
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}
 
 
-class Host(Readable, _foreach.Eager):
+class Host(Readable, foreach.Eager):
     """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
 
     def readable(self, arrays: Iterable[Any]) -> bool:
@@ -57,7 +57,7 @@ class Host(Readable, _foreach.Eager):
                 return list(leaves)
             if _takes(leaves, one):
                 own = inplace and all(map(is_writable, leaves))
-                return list(_foreach.times(list(leaves), own, _number(one, leaves[0].dtype)))
+                return list(foreach.times(list(leaves), own, _number(one, leaves[0].dtype)))
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
         out = list(leaves)
         fused: dict[tuple[bool, torch.dtype], list[int]] = {}
@@ -73,7 +73,7 @@ class Host(Readable, _foreach.Eager):
             by: Any = [each[i] for i in places]
             if dtype.itemsize > 2 and len({*by}) == 1:  # or torch would make a tensor for each leaf
                 by = _number(by[0], dtype)
-            out = put(out, places, _foreach.times([leaves[i] for i in places], mine, by))
+            out = put(out, places, foreach.times([leaves[i] for i in places], mine, by))
         return out
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
@@ -95,7 +95,7 @@ class Host(Readable, _foreach.Eager):
         return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
 
     def _clamped(
-        self, leaves: _foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any
+        self, leaves: foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any
     ) -> list[torch.Tensor]:
         """In one pass over memory."""
         dtype, own = kind
@@ -110,7 +110,7 @@ class Host(Readable, _foreach.Eager):
         """A formula of each leaf's elements."""
         found = None
         if isinstance(formula, Combination):
-            found = _foreach.combination(formula, columns, numbers, factors, out)
+            found = foreach.combination(formula, columns, numbers, factors, out)
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
 
     def peer_norm(

@@ -10,7 +10,7 @@ import torch
 from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _private
-from gradxform_torch._namespace import OfLeaves, numbered
+from gradxform_torch.namespace import OfLeaves, numbered
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""

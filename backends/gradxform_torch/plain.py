@@ -13,9 +13,9 @@ import torch
 from gradxform.backend.protocol import Axes, Backend
 from gradxform.numerics import formulas, rescale
 from gradxform_torch import _shards, across, backward
-from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
 from gradxform_torch._readable import transformed
+from gradxform_torch.namespace import Namespace, materialized
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 

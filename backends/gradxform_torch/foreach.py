@@ -14,8 +14,8 @@ from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import _private
-from gradxform_torch._namespace import rounded_number
 from gradxform_torch._readable import is_writable
+from gradxform_torch.namespace import rounded_number
 from gradxform_torch.plain import Leafwise
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]

@@ -221,6 +221,7 @@ class Numbered:
         self._inner, self._iota = inner, iota
 
     def __getattr__(self, name: str) -> Any:
+        """The other functions."""
         return getattr(self._inner, name)
 
     def iota(self, x: Any) -> Any:
