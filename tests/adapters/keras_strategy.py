@@ -87,7 +87,7 @@ def in_two_runs(tx: gx.GradientTransformation) -> list[float]:
 
     for _ in range(4):
         step()
-    return [*map(float, w.numpy()), int(made.iterations)]
+    return [*map(float, w.numpy()), int(made.iterations.numpy())]
 
 
 def compiled(dtype: str) -> list[list[float]]:
