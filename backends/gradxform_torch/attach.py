@@ -130,8 +130,8 @@ class Attached:
     _optimizer: Callable[[], torch.optim.Optimizer | None] = staticmethod(lambda: None)
     """The optimizer; None if it is gone or the handle was removed."""
     _hooks: Sequence[Any] = ()
-    _place: tuple[Sequence[str], Any] = (), None
-    """The paths and the device of the parameters that the state is for."""
+    _place: tuple[Sequence[str], Any, Any] = (), None, None
+    """Paths, shapes and the device of the parameters that the state is for."""
     _norm: NormBefore | None = None
     _recorder: Recorder | None = None
     _before: tuple[Holder, Row] | None = None
@@ -312,16 +312,15 @@ class Attached:
     def _parameters(self, optimizer: torch.optim.Optimizer) -> Holder:
         """The parameters now; the state gets groups added since, and follows them to another device."""
         holder = holder_of(self.tx, named_of(optimizer))
-        place = _place_of(holder)
-        if not self.tx.stateful or place == self._place:
+        if not self.tx.stateful or (place := _place_of(holder)) == self._place:
             return holder
         first = first_state(holder)
         try:
             self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
         except ValueError as error:
             raise ValueError(
-                f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
-                "since; attach it anew"
+                f"{error}; parameters were added, removed or replaced since; write handle.remove() and attach again, "
+                "which starts a new state"
             ) from error
         self._place = place
         return holder
@@ -359,14 +358,7 @@ class Attached:
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         given = self._recorded(holder, scale)
-        try:
-            self._state, self._norm = transformed(
-                holder, self._state, scale, found_inf, owned=True, flushes=self._flushes
-            )
-        except ValueError as error:
-            if "tx.init(params)" in str(error):  # a parameter was replaced
-                error.add_note("After attach, write handle.remove() and attach again: that starts a new state.")
-            raise
+        self._state, self._norm = transformed(holder, self._state, scale, found_inf, owned=True, flushes=self._flushes)
         if scale is not None:
             optimizer.grad_scale = None
         self._record(holder, given, [p.grad for p in holder.variables], [None] * len(holder.variables))
@@ -419,9 +411,9 @@ def by_path(state: Any) -> dict[str, torch.Tensor]:
     return {path: leaf for path, leaf in leaves if leaf is not None}
 
 
-def _place_of(holder: Holder) -> tuple[Sequence[str], Any]:
-    """Paths of parameters, and the device of the first."""
-    return holder.paths, holder.variables[0].device if holder.variables else None
+def _place_of(holder: Holder) -> tuple[Sequence[str], Any, Any]:
+    """Paths and shapes of parameters, and the device of the first."""
+    return holder.paths, [p.shape for p in holder.variables], holder.variables[0].device if holder.variables else None
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:

@@ -333,6 +333,8 @@ def path_of(variable: Any) -> str:
 
 def keys_of(paths: Sequence[str]) -> list[str]:
     """Turn paths into unique dict keys by numbering repeated ones."""
+    if len(set(paths)) == len(paths):
+        return list(paths)
     keys: dict[str, None] = {}
     for path in paths:
         numbered = (f"{path}_{number}" for number in itertools.count(1))

@@ -233,7 +233,7 @@ def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
     optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
     gx.torch.attach(optimizer, gx.clip_percentile(50.0, 3, per_leaf=True))
     optimizer.add_param_group({"params": [parameter(W)]})
-    with pytest.raises(ValueError, match=r"clip_percentile.*a row for each parameter.*attach it anew"):
+    with pytest.raises(ValueError, match=r"parameter.*attach again"):
         optimizer.step()
 
 
@@ -597,17 +597,17 @@ def test_groups_of_bare_parameters_get_the_names_of_a_model() -> None:
         gx.torch.attach(optimizer(), tx, names=model[1])
 
 
-def test_a_parameter_that_grows_is_attached_again() -> None:
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+def test_a_parameter_that_grows_is_attached_again(on: str) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    handle = gx.torch.attach(optimizer, gx.trace(0.5), on=on)
     longer = torch.nn.Parameter(torch.zeros(3))
     optimizer.param_groups[0]["params"][0] = longer
     longer.grad = torch.ones(3)
-    with pytest.raises(ValueError, match=r"shape \(2,\) at '0', where the gradient has \(3,\)") as caught:
+    with pytest.raises(ValueError, match=r"0' .*\(2,\).* \(3,\).*handle.remove\(\) and attach again"):
         optimizer.step()
-    assert "handle.remove() and attach again" in caught.value.__notes__[0]
     handle.remove()
-    gx.torch.attach(optimizer, gx.trace(0.5))
+    gx.torch.attach(optimizer, gx.trace(0.5), on=on)
     optimizer.step()
     assert torch.equal(longer, torch.full((3,), -1.0))
 
