@@ -7,6 +7,7 @@ numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.elementwise import Combination, combined_leaf, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
 from gradxform_tensorflow import _running
-from gradxform_tensorflow._namespace import Namespace, is_read
+from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
@@ -108,16 +109,17 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
 
 def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     """Products with all steps of each factor, or with the first ones if no factor is `far` from one."""
-
-    def made(count: int | None) -> list[Any]:
-        cut = [own._replace(steps=own.steps[:count]) for own in by]
-        return [times(Namespace, leaf, own) for leaf, own in zip(leaves, cut, strict=True)]
-
     if far is None or _running.is_xla() or not _running.has_only_cpus():
-        return made(None)
-    if all(dtype_name(leaf) in DOUBLE for leaf in leaves):
-        return made(1)
-    return list(_running.cond(far, lambda: made(None), lambda: made(1)))
+        return list(map(_times, leaves, by))
+    wide = [in_single(Namespace, leaf) for leaf in leaves]
+    near = [_times(leaf, own._replace(steps=own.steps[:1])) for leaf, own in zip(wide, by, strict=True)]
+    if not all(dtype_name(leaf) in DOUBLE for leaf in leaves):
+        rest = [Factor(1.0, own.steps[1:]) for own in by]
+        near = _running.cond(far, lambda: list(map(_times, near, rest)), lambda: near)
+    return [cast_to(new, leaf.dtype) for leaf, new in zip(leaves, near, strict=True)]
+
+
+_times = functools.partial(times, Namespace)
 
 
 def _known(value: float) -> Any:
