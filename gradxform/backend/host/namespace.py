@@ -175,7 +175,8 @@ class _Floats:
         """Round a Python float to a dtype."""
         if dtype in ("float32", "float64"):
             return x if dtype == "float64" else ctypes.c_float(x).value
-        return float(NUMPY.rounded(x, dtype))
+        with np.errstate(over="ignore"):
+            return float(NUMPY.rounded(x, dtype))
 
 
 _FLOATS = _Floats()
