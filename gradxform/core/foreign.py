@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
 from typing import Any
 
@@ -35,13 +37,23 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         hint = f"; the arguments are swapped: write {call}" if is_transformation(other) else _hint(tx)
         raise wrong_type(where, "a transformation or an object with init and update", tx, hint)
 
+    label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
+    with contextlib.suppress(ValueError):  # a function without a signature
+        try:
+            inspect.signature(tx.update).bind(None, None, None)
+        except TypeError as error:
+            raise TypeError(f"{where}: {label}.update must take (updates, state, params=None): {error}") from error
+
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         params = context.params
         if params is not None and len(view.scope) < len(view.leaves):
             params = _like(where, view, params)
         optax = sys.modules.get("optax")
         takes_extra = optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
-        tree, state = tx.update(view.scoped_tree(), state, params, **(context.extra if takes_extra else {}))
+        result = tx.update(view.scoped_tree(), state, params, **(context.extra if takes_extra else {}))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise wrong_type(f"{where}: {label}.update", "a pair (updates, state) as its result", result)
+        tree, state = result
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
         if len(leaves) != len(view.scope):
             raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}")
@@ -51,7 +63,6 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
     def start(params: Any) -> Any:
         return tx.init(params.scoped_tree() if isinstance(params, Tree) else params)
 
-    label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
     stage = next((_STAGES[word] for word in _STAGES if word in label), "")
     return GradientTransformation(rule, start, traits=Traits(label=label, stage=stage))
 

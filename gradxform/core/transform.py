@@ -251,7 +251,7 @@ class GradientTransformation(Base):
     def __repr__(self) -> str:
         """Return the expression that builds it, with names from `gradxform`."""
         parts = (_show(value) if name is None else f"{name}={_show(value)}" for name, value in self.arguments)
-        return f"{self.name}({', '.join(parts)})" if self.name else f"GradientTransformation({self.rule!r})"
+        return f"{self.name}({', '.join(parts)})" if self.name else f"<{self.traits.label or repr(self.rule)}>"
 
     def __eq__(self, other: object) -> bool:
         """Compare names and hyperparameters; arrays are compared by identity."""

@@ -92,7 +92,7 @@ class Recorder:
             raise ValueError(f"record: every must be an integer of at least 1, got {every!r}")
         files.library()
         self.folder, self.every, self.norms_only, self.progress = Path(folder), every, norms_only, progress
-        self._where = None if where is None else check("record", where)
+        self._where, self._last = None if where is None else check("record", where), -1
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -103,7 +103,7 @@ class Recorder:
         return _number(step) % self.every == 0
 
     def __call__(self, step: Any, **trees: Any) -> None:
-        """Record a step, if it is due; else return at once.
+        """Record a step, if it is due; else return at once. A second call of the same step adds to the first.
 
         Args:
             step: the number of the step: a Python integer, or a 0-d array of any framework.
@@ -139,7 +139,11 @@ class Recorder:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
         if not _is_first_process():
             return
-        files.write(files.path_of(self.folder, number), arrays, self._about(number, leaves))
+        path, described = files.path_of(self.folder, number), self._about(number, leaves)
+        if number == self._last:
+            _add_earlier(files.Step(path), arrays, described)
+        files.write(path, arrays, described)
+        self._last = number
         if self.progress:
             print(f"\rrecorded step {number}: {self}", end="", file=sys.stderr, flush=True)
 
@@ -188,6 +192,14 @@ class Recorder:
     def __str__(self) -> str:
         """The same for a line of progress."""
         return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}"
+
+
+def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[str, Any]) -> None:
+    """Add the trees of an earlier call that this one does not have."""
+    for name in [name for name in earlier.about["order"] if name not in described["order"]]:
+        arrays |= {key: earlier.read(key) for key in [key_of(name, path) for path in earlier.about["order"][name]]}
+        for field in ("order", "dtypes", "shapes"):
+            described[field][name] = earlier.about[field][name]
 
 
 def _number(step: Any) -> int:

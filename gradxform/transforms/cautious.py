@@ -69,12 +69,15 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
-        pairs = [  # the formula is symmetric, and computed in the dtype of its first argument
-            (update, leaf) if sums_dtype(update) == "float64" else (leaf, update)
-            for update, leaf in zip(own, gradients, strict=True)
-        ]
-        directions = dense._replace(factor=signs).each_factor(dense.chosen)
-        agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)), (), directions)
+        if isinstance(signs, float):
+            agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
+        else:
+            directions = dense._replace(factor=signs).each_factor(dense.chosen)
+            pairs = [  # the formula is symmetric, and computed in the dtype of its first argument
+                (update, leaf) if sums_dtype(update) == "float64" else (leaf, update)
+                for update, leaf in zip(own, gradients, strict=True)
+            ]
+            agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)), (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, between(g, eps, 0.0, 1.0)))
@@ -90,7 +93,12 @@ def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
 def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
     """One where both have one sign, else zero; NaN if one of those that disagree is not finite."""
     agree = ((update > 0.0) & (gradient > 0.0)) | ((update < 0.0) & (gradient < 0.0))
-    return xp.where(agree, 1.0, xp.where(xp.isfinite(update) & xp.isfinite(gradient), 0.0, float("nan")))
+    finite = xp.isfinite(update) & xp.isfinite(gradient)
+    return xp.where(agree, 1.0, xp.where(finite, xp.zeros_like(update), float("nan")))  # in the update's dtype
+
+
+def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:
+    return _agreeing(xp, update, -gradient)
 
 
 def _kept(xp: Any, update: Array, agreeing: Array) -> Array:

@@ -49,6 +49,16 @@ class Loser(Counter):
         return {"head": updates["head"], "encoder": None}, state
 
 
+class Short(Half):
+    def update(self, updates: Any, state: Any) -> Any:
+        return updates, state
+
+
+class Alone(Half):
+    def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+        return updates
+
+
 def two(step: Any, peak: Any) -> Any:
     return peak
 
@@ -166,6 +176,10 @@ WRONG: list[tuple[Any, ...]] = [
     *((f"{tx}{call}", TypeError, "state = tx.init(params)", "Counter") for call in ("(TREE)", ".update(TREE)")
       for tx in ("gx.chain(Counter())", "gx.masked(Counter(), 'head')", "gx.partition({'head': Counter()})")),
     ("update(gx.chain(Loser()))", TypeError, "Loser", "1", "3"),
+    ("gx.chain(Short())", TypeError, "Short.update", "(updates, state, params=None)"),
+    ("update(gx.chain(Alone()))", TypeError, "Alone.update", "(updates, state)", "dict"),
+    ("gx.from_numpy(gx.chain(gx.trace(0.5)).init(GRADS), gx.chain(gx.stop(), gx.trace(0.5)).init(GRADS))",
+     ValueError, "1/trace", "0/trace", "gx.identity()"),
     ("update(gx.chain(Counter(), Counter()), (0,))", (TypeError, ValueError), "state"),
     ("update(gx.ema(0.9), {'w': np.ones((9, 9))})", ValueError, "ema", "EmaState", "of type dict"),
     ("gx.to_numpy(gx.stop())", TypeError, "tx.init(params)"),

@@ -145,6 +145,32 @@ def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
     assert Recording(tmp_path).steps == [0]
 
 
+def test_a_second_call_of_a_step_adds_to_it(tmp_path: Path) -> None:
+    recorder = gx.record(tmp_path)
+    recorder(0, gradients={"w": np.ones(2, np.complex128)}, loss=1.0)
+    recorder(0, loss=2.0)
+    assert kept(tmp_path, 0, "gradients")["w"].tolist() == [1, 1]
+    assert kept(tmp_path, 0, "loss")[""] == 2.0
+
+
+def test_a_loss_joins_the_step_that_a_handle_records(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model, recorder = torch.nn.Linear(2, 1), gx.record(tmp_path)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    gx.torch.attach(optimizer, gx.clip_norm(1.0)).record(recorder)
+    for step in range(3):
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+        if step == 1:
+            recorder(step, loss=loss)
+        optimizer.step()
+        if step != 1:
+            recorder(step, loss=loss)
+    for step in range(3):
+        assert set(kept(tmp_path, step, "gradients")) == {"weight", "bias"}
+        assert set(kept(tmp_path, step, "loss")) == {""}
+
+
 def test_without_safetensors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ImportError, match=r"gradxform\[record\]"):
