@@ -1,6 +1,6 @@
 """What Keras does not document and this package needs, in one place.
 
-Each name has a test in tests/backends/testprivate.py that says what breaks when Keras changes it.
+Each name has a test in tests/backends/test_private.py that says what breaks when Keras changes it.
 
 `apply` of an optimizer calls these steps in this order: ``_backend_apply_gradients``, ``_clip_gradients``,
 ``_apply_weight_decay``, ``_backend_update_step``, ``_update_model_variables_moving_average``. Keras has no public way

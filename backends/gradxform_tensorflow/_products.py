@@ -126,7 +126,8 @@ def _known(value: float) -> Any:
     """A number on the host and its steps; one stays a number."""
     if value == 1.0:
         return 1.0
-    return Factor(value, [tf.constant(np.array(step, np.float32)) for step in known_steps(value)])  # 0.0 is not -0.0
+    steps = [tf.constant(np.array(step, np.float32)) for step in known_steps(value)]
+    return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
 
 
 def _guarded(new: Any, factor: Any) -> Any:

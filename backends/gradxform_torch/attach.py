@@ -318,9 +318,10 @@ class Attached:
         try:
             self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
         except ValueError as error:
+            what = str(error).partition(". ")[0]
             raise ValueError(
-                f"{error}; parameters were added, removed or replaced since; write handle.remove() and attach again, "
-                "which starts a new state"
+                f"{what}; parameters were added, removed or replaced since {self.tx!r} was attached; write "
+                "handle.remove() and attach again, which starts a new state"
             ) from error
         self._place = place
         return holder

@@ -289,7 +289,8 @@ class Leaves(NamedTuple):
         if not self.source.kinds & NARROW:
             return leaves
         given = [self.source.given(i) for i in places]
-        wide = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype]
+        floats = [self.source.dtypes[i] in INEXACT for i in places]  # another library may make floats of integers
+        wide = [n for n, leaf in enumerate(leaves) if floats[n] and leaf.dtype != given[n].dtype]
         if not wide:
             return leaves
         return put(leaves, wide, self.backend.cast([leaves[n] for n in wide], [given[n] for n in wide]))

@@ -109,15 +109,16 @@ def _batched(name: str, grads: Any) -> Tree:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check_real(name, "examples are added up as real numbers")
     view = view.dense()
-    length = None
+    first, length = 0, None
     for i in view.chosen:
         shape = shape_of(name, view, i)
         if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
         if None not in (shape[0], length) and shape[0] != length:
-            both = f"{shape[0]} at {view.source.path(i)!r} and {length} before"
+            both = f"{shape[0]} at {view.source.path(i)!r} and {length} at {view.source.path(first)!r}"
             raise ValueError(f"{name}: batch lengths differ: the first axis has length {both}")
-        length = shape[0] if length is None else length
+        if length is None:
+            first, length = i, shape[0]
     return view
 
 

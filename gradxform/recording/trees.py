@@ -23,8 +23,8 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
         ValueError: two leaves of a tree have one path.
     """
     tree = _opened(name, tree)
-    paths = listed_paths(tree)
-    if paths is not None:
+    paths = listed = listed_paths(tree)
+    if listed is not None:
         leaves = [_of_pair(item) for item in tree]
     else:
         try:
@@ -34,7 +34,7 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
         paths = [] if backend is None else backend.paths(tree)
     keys = [path.replace(".", "/") for path in paths]
     unique = keys_of(keys)
-    if keys != unique and not isinstance(tree, (list, tuple)):
+    if keys != unique and listed is None:
         twice = next(key for key, own in zip(keys, unique, strict=True) if key != own)
         raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
     return {key: leaf for key, leaf in zip(unique, leaves, strict=True) if leaf is not None}

@@ -44,11 +44,10 @@ class Measures(NamedTuple):
 
 
 class MeasureState(NamedTuple):
-    """State of `measure`: measures by transform name, the transform's own state, the norm of each gradient by path."""
+    """State of `measure`: measures by transform name, with the norms of `per_leaf`, and the transform's own state."""
 
-    measures: dict[str, Measures]
+    measures: dict[str, Any]
     inner: Any
-    norms: Any = ()
 
 
 @factory(tx=inside)
@@ -74,7 +73,7 @@ def measure(tx: Any, name: str | None = None, *, per_leaf: bool = False) -> Grad
         gradients). It also holds whether any gradient's norm shrank, a bool, and the int32 number of gradients with
         NaN, infinity, or a norm beyond float64. If elements change, a norm counts as smaller beyond a few units in the
         last place. A step without gradients changes nothing. With `per_leaf`, the norm of a gradient that is None or
-        stopped is NaN.
+        stopped is NaN, unless all are.
 
     Raises:
         TypeError: `tx` is not a transform, or `name` is not a string. On use: a gradient is integer; the message gives
@@ -120,6 +119,7 @@ def measure(tx: Any, name: str | None = None, *, per_leaf: bool = False) -> Grad
         both = zip(traits.parts, [*rules, "default"], strict=False)
         tx = traits.compose([_in_partition(part, label, per_leaf) for part, label in both])
     called = name or _name(tx)
+    each = f"{called}/norm_before"
 
     def rule(g: Tree, state: MeasureState, context: Context) -> tuple[Tree, MeasureState]:
         if called not in state.measures:
@@ -128,7 +128,7 @@ def measure(tx: Any, name: str | None = None, *, per_leaf: bool = False) -> Grad
         out, kept = tx.rule(g, state.inner, context)
         compute = g.backend.compute
         after, slack = out.common(out.own_norms(2), 2, (g.vector(_slack(g, out), before.value), math.inf))
-        first, last = (each.value if each.slots is None else each.slots.values for each in (before, after))
+        first, last = (norm.value if norm.slots is None else norm.slots.values for norm in (before, after))
 
         def left(mask: Mask) -> Mask:
             return mask if before.slots is not None else out.active
@@ -141,27 +141,37 @@ def measure(tx: Any, name: str | None = None, *, per_leaf: bool = False) -> Grad
         ]
         whole, rest, clipped, lost = g.shared(asked)
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
-        norms = _by_path(g, before, state) if state.norms else ()
-        return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept, norms)
+        measures = {called: stored_as(g, state.measures[called], *new)}
+        return out, MeasureState(measures | ({each: _by_path(g, before, state, each)} if per_leaf else {}), kept)
 
     def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.array(1.0), fresh.flag(False), fresh.count())
-        paths = fresh.view.source.paths if per_leaf and fresh.view is not None else ()
-        norms = {path: fresh.numbers(()) for path in keys_of(paths)}
-        return MeasureState({called: none}, tx.init(fresh.params), norms or ())
+        norms = {path: fresh.numbers(()) for path in ([] if fresh.view is None else _keys(fresh.view))}
+        return MeasureState({called: none, **({each: norms} if per_leaf else {})}, tx.init(fresh.params))
 
     return stateful(MeasureState, rule, start, tx, states=lambda state: (state.inner,))
 
 
-def _by_path(g: Tree, norms: Norm, state: MeasureState) -> dict[str, Any]:
+def _keys(view: Tree) -> list[str]:
+    """A key per leaf: its path, with a number where several slots have it."""
+    every = keys_of(view.source.find_paths())
+    return [every[slot] for slot in view.source.kept]
+
+
+def _by_path(g: Tree, norms: Norm, state: MeasureState, each: str) -> dict[str, Any]:
     """The norm of each gradient by path; NaN where there is none."""
-    old, keys = next(iter(state.norms.values())), keys_of(g.source.paths)
-    if not {keys[i] for i in g.chosen} <= set(state.norms):
-        raise wrong_state("measure", f"MeasureState with norms of {', '.join(map(repr, keys[:3]))}", state)
+    known, keys = state.measures.get(each, {}), _keys(g)
+    missing = [keys[i] for i in g.chosen if keys[i] not in known]
+    if missing:
+        what = ", ".join(map(repr, missing[:_SHOWN]))
+        raise wrong_state("measure", f"MeasureState with norms of {what}", state)
+    if not known:
+        return {}
+    old = next(iter(known.values()))
     vector, none = stored(g, norms.value, old), stored(g, math.nan, old)
     with g.backend.scope():
         own = {keys[i]: vector[i, ...] for i in g.chosen}
-    return {path: own.get(path, none) for path in state.norms}
+    return {path: own.get(path, none) for path in known}
 
 
 def _in_partition(part: GradientTransformation, label: str, per_leaf: bool) -> GradientTransformation:
@@ -306,8 +316,10 @@ def metrics(state: Any) -> dict[str, Array]:
 def _measures(state: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(state, MeasureState):
         for name, measures in state.measures.items():
-            norms = {f"norm_before/{path}": norm for path, norm in dict(state.norms).items()}
-            yield name, measures._asdict() | _counted(state.inner) | norms
+            if isinstance(measures, Measures):
+                norms = state.measures.get(f"{name}/norm_before", {})
+                each = {f"norm_before/{path}": norm for path, norm in norms.items()}
+                yield name, measures._asdict() | _counted(state.inner) | each
         yield from _measures(state.inner)
     else:
         for part in holding.parts(state) or ():

@@ -73,6 +73,13 @@ def test_a_stopped_sparse_gradient_is_left_out_or_zero() -> None:
     assert not np.any(tf.convert_to_tensor(gx.stop()([slices()])[0]))
 
 
+def test_zeros_of_both_signs_in_one_process() -> None:
+    for dtype in (tf.float64, tf.float32):
+        for factor in (-0.0, 0.0, -0.0):
+            found, _ = gx.scale(factor).update([tf.constant([1.0, 2.0], dtype)], None)
+            assert np.signbit(found[0].numpy()).tolist() == [np.signbit(factor)] * 2, (dtype, factor)
+
+
 # --- optimizers ------------------------------------------------------------------------------------------------------
 
 

@@ -179,6 +179,16 @@ def test_a_foreign_transformation_in_a_mask_starts_with_its_parameters_alone(mas
     assert_bits(state, [A if mask[0] else None, None])
 
 
+def test_a_foreign_transformation_may_make_floats_of_integers() -> None:
+    """As optax's sgd does, also beside half precision."""
+    optax = pytest.importorskip("optax")
+    for kind in ("bfloat16", "float32"):
+        (grads,) = tensors("jax", ({"w": A, "i": np.int32([3, -7])},))
+        tx, grads = gx.chain(optax.sgd(0.5)), {"w": grads["w"].astype(kind), "i": grads["i"]}
+        found, _ = tx.update(grads, tx.init(grads))
+        assert found["i"].tolist() == [-1.5, 3.5]
+
+
 def test_results_of_a_straight_through_estimator() -> None:
     with pytest.raises(ValueError, match="differ at 'w'"):
         gx.straight_through(lambda x: {"w": x}, lambda x: {"v": x})(tensors("jax", A))

@@ -139,14 +139,14 @@ WRONG: list[tuple[Any, ...]] = [
     ("gx.clip_norm(1.0, foo=0)", TypeError, "'foo'", "gx.clip_norm(max_norm, *, axes=None"),
     ("gx.add_decayed_weights(1e-4, mask={'w': True})", TypeError, "gx.masked(gx.add_decayed_weights(...), where)"),
     ("gx.clip_norm(1.0, where='w')", TypeError, "'where'", "gx.masked(gx.clip_norm(...), where)"),
-    ("gx.partition({'w': gx.stop()}, lambda path: 'w')", TypeError, "default must be a transformation"),
+    ("gx.partition({'w': gx.stop()}, lambda path: 'w')", TypeError, "default must be"),
     ("gx.partition({'a': gx.stop()}, {'w': 'a'})", TypeError, "{'encoder/**': tx}"),
     # --- the wrong order
     ("gx.masked('*w', gx.stop())", TypeError, "masked", "expected a transformation", "'*w'"),
     ("gx.accumulate(4, gx.stop())", TypeError, "accumulate", "expected a transformation", "4"),
     ("gx.measure('name', gx.stop())", TypeError, "measure", "expected a transformation", "'name'"),
-    ("gx.partition(gx.stop(), {'**/bias': gx.stop()})", TypeError, "partition", "such as {'**/bias': tx}"),
-    ("gx.partition(gx.stop())", TypeError, "such as {'**/bias': tx}"),
+    ("gx.partition(gx.stop(), {'**/bias': gx.stop()})", TypeError, "partition", "{'**/bias': tx}"),
+    ("gx.partition(gx.stop())", TypeError, "{'**/bias': tx}"),
     ("gx.numpy.apply_(GRADS, gx.stop())", TypeError, "gx.numpy.apply_(tx, gradients)"),
     ("gx.chain([gx.stop(), gx.sign()])", TypeError, "gx.chain(*txs)", "list"),
     # --- schedules

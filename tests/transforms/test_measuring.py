@@ -113,7 +113,28 @@ def test_the_norm_of_a_gradient_that_is_none_or_unknown() -> None:
         "scale/norm_before/b": "5.0",
     }
     with pytest.raises(ValueError, match=r"measure: .*'c'"):
-        tx.update({"c": np.ones(1)}, tx.init(params))
+        tx.update({"a": np.ones(1), "c": np.ones(1)}, tx.init(params))
+    with pytest.raises(ValueError, match=r"measure: .*tx\.init\(params\)"):
+        tx.update(params, tx.init(()))
+
+
+def test_two_gradients_of_one_path_keep_their_names_where_one_is_none() -> None:
+    tree, tx = {"a/b": np.ones(1), "a": {"b": np.full(4, 2.0)}}, gx.measure(gx.scale(2.0), per_leaf=True)
+    _, state = tx.update({"a/b": np.ones(1), "a": {"b": None}}, tx.init(tree))
+    found = {key: float(value) for key, value in gx.metrics(state).items() if "before/" in key}
+    assert sorted(map(str, found.values())) == ["1.0", "nan"]
+    assert set(found) == {"scale/norm_before/a/b", "scale/norm_before/a/b_1"}
+    _, full = tx.update(tree, tx.init(tree))
+    one = [key for key, value in gx.metrics(full).items() if "before/" in key and float(value) == 1.0]
+    assert found[one[0]] == 1.0
+
+
+def test_without_per_leaf_a_state_has_the_fields_of_before() -> None:
+    serialization = pytest.importorskip("flax.serialization")
+    tx = gx.measure(gx.scale(2.0))
+    state = tx.init([np.ones(1)])
+    assert type(state)._fields == ("measures", "inner")
+    assert_bits(serialization.from_bytes(state, serialization.to_bytes(state)), state)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
