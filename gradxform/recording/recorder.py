@@ -139,10 +139,10 @@ class Recorder:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
         if not _is_first_process():
             return
-        path, described = files.path_of(self.folder, number), self._about(number, leaves)
+        file, described = files.path_of(self.folder, number), self._about(number, leaves)
         if number == self._last:
-            _add_earlier(files.Step(path), arrays, described)
-        files.write(path, arrays, described)
+            _add_earlier(files.Step(file), arrays, described)
+        files.write(file, arrays, described)
         self._last = number
         if self.progress:
             print(f"\rrecorded step {number}: {self}", end="", file=sys.stderr, flush=True)

@@ -23,9 +23,9 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
         ValueError: two leaves of a tree have one path.
     """
     tree = _opened(name, tree)
-    paths = listed = listed_paths(tree)
+    listed = listed_paths(tree)
     if listed is not None:
-        leaves = [_of_pair(item) for item in tree]
+        paths, leaves = listed, [_of_pair(item) for item in tree]
     else:
         try:
             backend, (leaves, _) = lookup.opened(tree)

@@ -280,9 +280,9 @@ def metrics(state: Any) -> dict[str, Array]:
         .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
         "clip_norm_1". "clip_zscore/count", and that of `clip_adagc`, `clip_percentile` and `clip_spikes`, is the number
         of norms (steps for `clip_spikes`, of the gradient with most norms) that the limit follows: up to ``warmup`` it
-        is the limit of the warm-up, or none, and up to ``window`` the window is not full. Masks in a chain and the
-        rules of a partition are named by the pattern, function or variable that selects: "masked/encoder/clip_norm" for
-        ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm" for ``partition({"encoder/**":
+        is the limit of the warm-up, or none, and up to ``window`` the window is not full. Several masks in a chain and
+        the rules of a partition are named by the pattern, function or variable that selects: "masked/encoder/clip_norm"
+        for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm" for ``partition({"encoder/**":
         clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is `has_updated`: where it is
         false, what is measured inside is of the last step that applied. With `per_leaf`,
         "clip_norm/norm_before/encoder/w" is the norm of the gradient at that path. Empty if nothing is measured.
