@@ -193,10 +193,11 @@ def assert_sums(found: Any, wanted: Any, term: Any, further: float = 0, times: f
 
 
 def furthest(found: Any, wanted: Any, expression: str = "") -> float:
-    """The largest distance of two lists of arrays in ULP; of the largest number, if a transform sums terms."""
+    """The largest distance of two lists of arrays in ULP; of the largest number, if a transform sums or multiplies."""
     both = [(np.asarray(array(a)), np.asarray(array(b))) for a, b in zip(found, wanted, strict=True)]
     sizes = [np.abs(b)[np.isfinite(b)].max(initial=0.0) for _, b in both]
-    term = float(max(sizes, default=0.0)) if Row(expression).sums else 0.0
+    sums = Row(expression).sums or "orthogonalize" in expression  # whose budget is for the norm of a matrix
+    term = float(max(sizes, default=0.0)) if sums else 0.0
     full = [np.full(b.shape, term * (1 + 1j) if b.dtype.kind == "c" else term) for _, b in both]
     return max((float(apart(a, b, t).max(initial=0.0)) for (a, b), t in zip(both, full, strict=True)), default=0.0)
 
