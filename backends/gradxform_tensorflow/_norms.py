@@ -70,7 +70,7 @@ def _by_rows(*leaves: Any) -> Any:
     totals, heaviest = _exactly(*rows), tf.stack([_raw.Max(input=row, axis=0) for row in rows])
     # An infinite row is heavy.
     sound = (totals > counts * _ONLY_ROUNDING_LOST) & (tf.square(tf.cast(heaviest, tf.float64)) < totals * _HEAVY)
-    return _running.cond(tf.reduce_all(sound), lambda: totals, lambda: _exactly(*leaves))
+    return _running.cond(tf.reduce_all(sound), lambda: [totals], lambda: [_exactly(*leaves)])[0]
 
 
 def _exactly(*leaves: Any) -> Any:

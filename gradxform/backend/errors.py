@@ -116,10 +116,8 @@ def instead(value: Any) -> str:
 
 def wrong_type(what: str, expected: str, value: Any, hint: str | None = None) -> TypeError:
     """Return the error for an argument of another type; by default it ends with what to write instead."""
-    kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     end = instead(value) if hint is None else hint
-    return TypeError(f"{what}: expected {expected}, got {short(value)} of type {name}{end}")
+    return TypeError(f"{what}: expected {expected}, got {short(value)} of type {type(value).__qualname__}{end}")
 
 
 def not_an_array(path: str, leaf: Any, frameworks: Collection[str]) -> TypeError:

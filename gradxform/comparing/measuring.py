@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import os
 from collections import Counter
@@ -136,7 +137,7 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     numbers = (norm_a, norm_b, cosine, difference, *parts[:, 8:].max(0), left)
     counts = (lost_a, lost_b, np.full_like(aa, size), apart)
     columns = (*np.array(numbers).tolist(), *np.array(counts, np.int64).tolist())
-    yield from zip(places, map(Distance._make, zip(*columns, strict=True)), strict=True)
+    yield from zip(places, itertools.starmap(Distance, zip(*columns, strict=True)), strict=True)
 
 
 def _power(x: Any) -> Any:

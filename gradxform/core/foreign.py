@@ -40,7 +40,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
     label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
     with contextlib.suppress(ValueError):  # a function without a signature
         try:
-            inspect.signature(tx.update).bind(None, None, None)
+            inspect.signature(tx.update).bind_partial(None, None, None)  # there may be more, by name
         except TypeError as error:
             raise TypeError(f"{where}: {label}.update must take (updates, state, params=None): {error}") from error
 

@@ -56,8 +56,10 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
     lookup.preload()
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
-        why = "since a backward pass cannot keep a state; transform the gradients after the backward pass instead"
-        raise TypeError(f"on_backward: tx must be stateless, {why}; got {tx!r}")
+        why = f"since a backward pass cannot keep a state, got {tx!r}"
+        raise TypeError(
+            f"on_backward: tx must be stateless, {why}; transform the gradients after the backward pass instead"
+        )
 
     @unconverted
     def identity(x: T) -> T:

