@@ -251,7 +251,7 @@ def _combined(name: str, trees: Several, formula: Callable[..., Any], *numbers: 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     """Split a seed into two 32-bit words, as numbers."""
-    whole = isinstance(seed, int) if lookup.owner(seed) is None else "int" in dtype_name(seed)
+    whole = isinstance(seed, int) or (lookup.owner(seed) is not None and "int" in dtype_name(seed))
     if not whole or isinstance(seed, bool) or len(getattr(seed, "shape", ())):
         kind = type(seed).__name__
         raise TypeError(f"pcgrad: seed must be an int or a 0-d integer array, got {seed!r} of type {kind}")

@@ -174,7 +174,7 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
         kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
     enough = len(chosen) >= constants.OPTIMIZER_ELEMENTS
-    return [Run(*(x[:, chosen] for x in run[:3]), unit) for run in runs] if enough else []
+    return [Run(x[:, chosen], p[:, chosen], moves[:, chosen], unit) for x, p, moves, _ in runs] if enough else []
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
