@@ -74,9 +74,10 @@ class Tree(Measured):
         for name, bound in (("low", low), ("high", high)):
             self._check_broadcast(name, bound)
         view = self if _includes_zero(low, high) else self.dense()
-        narrow = [dtype if dtype in NARROW else None for dtype in self.source.dtypes]
-        for dtype in dict.fromkeys([narrow[i] for i in self.chosen]):  # the dtype of bounds, if the leaves may be wider
-            places = [i for i in self.chosen if narrow[i] == dtype]
+        dtypes, given = self.source.dtypes, self.source.given
+        narrow = {i: dtypes[i] for i in self.chosen if dtypes[i] in NARROW and view.leaves[i].dtype != given(i).dtype}
+        for dtype in dict.fromkeys([narrow.get(i) for i in self.chosen]):  # in which bounds are rounded before
+            places = [i for i in self.chosen if narrow.get(i) == dtype]
             leaves, least, most = [view.leaves[i] for i in places], view._bound(low, dtype), view._bound(high, dtype)
             new = view.backend.clip(leaves, least, most, view.factors(places), view.is_owned(places))
             view = view.with_leaves(places, new, applied=True)
