@@ -21,13 +21,13 @@ _INSIDE = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
 
 def calls(function: Callable[[], Any]) -> list[str]:
-    """Return "file:function" of each call of the library, in order."""
+    """Return "module:function" of each call of the library, in order."""
     found = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        file, name = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
-        if event == "call" and "/gradxform" in file and "/tests/" not in file and name not in _INSIDE:
-            found.append(f"{'gradxform' + file.rpartition('/gradxform')[2]}:{name}")
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if event == "call" and module.startswith("gradxform") and name not in _INSIDE:
+            found.append(f"{module}:{name}")
 
     sys.setprofile(note)
     try:
