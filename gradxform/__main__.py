@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 _INTERRUPTED = 130
 """The exit status after Ctrl-C, click's too."""
@@ -11,6 +12,8 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
+    ignored = sys.unraisablehook
+    sys.unraisablehook = lambda found: _interrupted() if found.exc_type is KeyboardInterrupt else ignored(found)
     try:
         from gradxform.cli import app
 
@@ -25,8 +28,12 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
             raise
-        print("gradxform: interrupted", file=sys.stderr)
-        os._exit(_INTERRUPTED)  # what frameworks do at exit has ended the process by the signal instead, and has hung
+        _interrupted()
+
+
+def _interrupted() -> Any:
+    print("gradxform: interrupted", file=sys.stderr)
+    os._exit(_INTERRUPTED)  # what frameworks do at exit has ended the process by the signal instead, and has hung
 
 
 if __name__ == "__main__":

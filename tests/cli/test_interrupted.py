@@ -34,6 +34,24 @@ for step in range(1_000_000):
     recorder(step, gradients={str(i): np.full(100_000, step, np.float32) for i in range(20)})
 """
 
+IN_A_CALLBACK = """
+import signal, time, weakref
+import gradxform.cli
+from gradxform.__main__ import main
+
+class Kept:
+    pass
+
+def app():
+    kept = Kept()
+    noticed = weakref.ref(kept, lambda _: signal.raise_signal(signal.SIGINT))
+    del kept
+    time.sleep(60)
+
+gradxform.cli.app = app
+main()
+"""
+
 
 LISTENING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 """Runs a command that hears Ctrl-C where a shell told its background jobs not to. Forking here would warn in JAX."""
@@ -67,6 +85,14 @@ def test_a_command(arguments: list[str], tmp_path: Path) -> None:
     code, errors = interrupted([sys.executable, "-m", "gradxform", *arguments], tmp_path, 3.0)
     assert (code, errors) == (130, "gradxform: interrupted\n")
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_where_python_ignores_exceptions(tmp_path: Path) -> None:
+    """Ctrl-C while a module is imported may come to a callback of a weak reference."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CALLBACK], cwd=tmp_path, capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, done.stderr) == (130, "gradxform: interrupted\n")
 
 
 def test_a_recording_holds_whole_steps(tmp_path: Path) -> None:
