@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from gradxform_torch import _private
-from gradxform_torch._private import StorageWeakRef, TorchDispatchMode, pytree
+from gradxform_torch import private
 from gradxform_torch.parts import is_dense
+from gradxform_torch.private import StorageWeakRef, TorchDispatchMode, pytree
 
 NO_LAUNCH = set(
     "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "
@@ -61,7 +61,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _keep(self, tensor: torch.Tensor, size: int) -> None:
-        storage = _private.storage_of(tensor)
+        storage = private.storage_of(tensor)
         known = self._live.get(storage)
         if known is None or known[0].expired():
             self._live[storage] = StorageWeakRef(tensor.untyped_storage()), size  # type: ignore[no-untyped-call]

@@ -106,7 +106,7 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for packed small leaves and pieces of large ones on the CPU, in that mode."""
     torch = pytest.importorskip("torch")
     namespace, plain, readable, parts = (
-        importlib.import_module(f"gradxform_torch.{name}") for name in ("namespace", "plain", "_readable", "parts")
+        importlib.import_module(f"gradxform_torch.{name}") for name in ("namespace", "plain", "readable", "parts")
     )
     monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))

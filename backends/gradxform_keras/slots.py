@@ -91,9 +91,9 @@ class Slots:
         given = dict(zip(self.step.given, grads, strict=True))
         slots: Sequence[Any] = [given.get(place) for place in range(len(self.variables))]
         if self.backend.name == "tensorflow":
-            from gradxform_tensorflow import _replicas
+            from gradxform_tensorflow import replicas
 
-            slots, self.step.replicas = _replicas.summed(slots)
+            slots, self.step.replicas = replicas.summed(slots)
         return slots
 
     def transformed(self, grads: Sequence[Any]) -> list[Any]:
@@ -146,9 +146,9 @@ class Slots:
     def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Assign variables; under a TensorFlow strategy in all replicas, which have computed the same values."""
         if self.step.replicas > 1:
-            from gradxform_tensorflow import _replicas
+            from gradxform_tensorflow import replicas
 
-            _replicas.assign(list(map(_value_of, variables)), values)
+            replicas.assign(list(map(_value_of, variables)), values)
             return
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -3,12 +3,12 @@
 from typing import Any
 
 from gradxform.backend import errors
-from gradxform_tensorflow._apply import apply
-from gradxform_tensorflow._override import gradient_function, override_gradients
-from gradxform_tensorflow._processor import GradientProcessor
-from gradxform_tensorflow._processor import paths_in as paths_in
+from gradxform_tensorflow.apply import apply
 from gradxform_tensorflow.kernels import backend as backend
+from gradxform_tensorflow.override import gradient_function, override_gradients
 from gradxform_tensorflow.plain import TracingType as TracingType
+from gradxform_tensorflow.processor import GradientProcessor
+from gradxform_tensorflow.processor import paths_in as paths_in
 
 __all__ = ["GradientProcessor", "apply", "gradient_function", "override_gradients"]
 

@@ -17,8 +17,8 @@ from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.numerics import formulas, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_tensorflow import _norms, _products, _ranking, _running
-from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
+from gradxform_tensorflow import norms, products, ranking, running
+from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
 from gradxform_tensorflow.plain import Plain, number
 
 _DOUBLE = (tf.float64, tf.complex128)
@@ -35,19 +35,19 @@ class TensorFlow(Readable, Plain):
 
     def readable(self, arrays: Iterable[Any]) -> bool:
         """Whether all are eager CPU tensors that no tape may be watching."""
-        return _running.readable(arrays)
+        return running.readable(arrays)
 
     def view(self, array: Any) -> Any:
         """The memory of a tensor."""
-        return array.numpy() if isinstance(array, tf.Variable) else _running.view(array)
+        return array.numpy() if isinstance(array, tf.Variable) else running.view(array)
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the leaves' norms."""
-        if _running.readable(leaves):
+        if running.readable(leaves):
             with np.errstate(all="ignore"):
-                return host.norms([_running.view(leaf) for leaf in leaves], ord)
+                return host.norms([running.view(leaf) for leaf in leaves], ord)
         if ord == 2 and not any(leaf.dtype in _DOUBLE for leaf in leaves):
-            return _norms.norms(leaves)
+            return norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
 
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
@@ -66,14 +66,14 @@ class TensorFlow(Readable, Plain):
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
         numbers = list(map(number, numbers))
         # NumPy computes small leaves together, but TensorFlow would copy its results.
-        is_plain = _has_large(columns[0]) or not _running.readable(columns[0])
-        if isinstance(formula, Combination) and _running.has_only_cpus() and is_plain:
-            return _products.combined(formula, columns, self._known(numbers), factors and self._known(factors))
+        is_plain = _has_large(columns[0]) or not running.readable(columns[0])
+        if isinstance(formula, Combination) and running.has_only_cpus() and is_plain:
+            return products.combined(formula, columns, self._known(numbers), factors and self._known(factors))
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
-        return list(_running.fused(kernel, columns, numbers, factors))
+        return list(running.fused(kernel, columns, numbers, factors))
 
     def _known(self, numbers: Sequence[Any]) -> list[Any]:
         """Numbers, read where that is free."""
@@ -89,17 +89,17 @@ class TensorFlow(Readable, Plain):
             return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
         given = columns, list(map(number, numbers))
-        return list(_running.fused(kernel, *given) if _has_large(columns[0]) and not numbers else kernel(*given))
+        return list(running.fused(kernel, *given) if _has_large(columns[0]) and not numbers else kernel(*given))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is known to be one."""
         given = factors if is_read(factors) else tf.cast(number(factors), tf.float64)
-        return list(_on_accelerator(_products.multiply, leaves, given))
+        return list(_on_accelerator(products.multiply, leaves, given))
 
     def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
         (leaf,) = leaves
-        return [_on_accelerator(_products.multiply_over, leaf, tf.convert_to_tensor(factors, tf.float64))]
+        return [_on_accelerator(products.multiply_over, leaf, tf.convert_to_tensor(factors, tf.float64))]
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
@@ -117,12 +117,12 @@ class TensorFlow(Readable, Plain):
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
         out, kinds, seen = list(leaves), dict[int, Any](), Counter[Any]()
-        saves_ops = tf.executing_eagerly() or not _running.has_only_cpus()
+        saves_ops = tf.executing_eagerly() or not running.has_only_cpus()
         for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
             kind, count = (tuple(leaf.shape), leaf.dtype, leaf.device, own), leaf.shape.num_elements()
             seen[kind] += count
             kinds[i] = (kind, seen[kind] // _PART) if count <= (_PART if saves_ops else _CHEAP) else None
-        for places in _products.grouped(kinds, 2 if saves_ops else _MANY):
+        for places in products.grouped(kinds, 2 if saves_ops else _MANY):
             some, own = [leaves[i] for i in places], sides[places[0]]
             if len(some) > 1:
                 some, own = [tf.stack(some)], (tuple(a + 1 for a in own[0]), tuple(a + 1 for a in own[1]))
@@ -133,11 +133,11 @@ class TensorFlow(Readable, Plain):
 
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf."""
-        return super().largest(leaves, counts) if _running.readable(leaves) else _ranking.largest(leaves, counts)
+        return super().largest(leaves, counts) if running.readable(leaves) else ranking.largest(leaves, counts)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""
-        return _norms.own(function, leaves, axes)
+        return norms.own(function, leaves, axes)
 
 
 def _has_large(leaves: Sequence[Any]) -> bool:
@@ -146,7 +146,7 @@ def _has_large(leaves: Sequence[Any]) -> bool:
 
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     """Run a kernel, in graphs by XLA if there is an accelerator; on the CPU XLA's sums are slower."""
-    return _running.fused(functools.partial(kernel, **static), *arrays, on_cpus=False)
+    return running.fused(functools.partial(kernel, **static), *arrays, on_cpus=False)
 
 
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:

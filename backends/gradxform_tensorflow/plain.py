@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform.backend.protocol import Backend, Backward
-from gradxform_tensorflow import _private, _replicas
-from gradxform_tensorflow._namespace import Namespace
+from gradxform_tensorflow import private, replicas
+from gradxform_tensorflow.namespace import Namespace
 
 Back = Callable[[Any], Any]
 
@@ -64,7 +64,7 @@ class Plain(Backend):
     variables = (tf.Variable,)
     xp = Namespace
     module = tf.experimental.numpy
-    devices = _replicas
+    devices = replicas
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with tf.function."""
@@ -84,7 +84,7 @@ class Plain(Backend):
 
     def paths(self, tree: Any) -> list[str]:
         """One path per leaf."""
-        return ["/".join(map(str, keys)) for keys in _private.keys_of(tree)]
+        return ["/".join(map(str, keys)) for keys in private.keys_of(tree)]
 
     def dtype(self, leaf: Any) -> str:
         """The name of the dtype."""

@@ -9,8 +9,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
-from gradxform_torch import _private
-from gradxform_torch._shards import is_sharded
+from gradxform_torch import private
 
 
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
@@ -33,7 +32,7 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
         raise ValueError(
             f"across: this process, of rank {distributed.get_rank()}, is not in {_shown(axis)}; leave across out there"
         )
-    meshes = {leaf.device_mesh: i for i, leaf in enumerate(leaves) if is_sharded(leaf)}
+    meshes = {leaf.device_mesh: i for i, leaf in enumerate(leaves) if hasattr(leaf, "device_mesh")}
     for mesh, i in meshes.items():
         both = sorted({*mesh.mesh.flatten().tolist()} & {*_ranks(axis)})
         if len(both) > 1:
@@ -106,7 +105,7 @@ def _device(axis: Any, given: torch.device | None) -> torch.device:
     """
     if torch.compiler.is_compiling():
         return given or torch.device("cpu")
-    kinds = {axis.device_type} if _is_mesh(axis) else _private.device_types(axis)
+    kinds = {axis.device_type} if _is_mesh(axis) else private.device_types(axis)
     if given is not None and (given.type in kinds or given.type == "meta"):
         return given
     used = torch.accelerator.current_accelerator()

@@ -19,10 +19,9 @@ from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.accumulating import check_waits
-from gradxform_torch import _private
-from gradxform_torch._readable import DEVICE, place_of
-from gradxform_torch._shards import is_writable, local
-from gradxform_torch.dtensor import backend
+from gradxform_torch import private
+from gradxform_torch.dtensor import backend, is_writable, local
+from gradxform_torch.readable import DEVICE, place_of
 
 Named = Sequence[tuple[str, torch.Tensor]]
 """Parameters with their names."""
@@ -239,7 +238,7 @@ def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[in
         if id(parameter.grad) in replaced:
             parameter.grad = replaced[id(parameter.grad)]
     if written:
-        _private.foreach_copy_([old for old, _ in written], [new for _, new in written])
+        private.foreach_copy_([old for old, _ in written], [new for _, new in written])
 
 
 # --- norms and states ------------------------------------------------------------------------------------------------
@@ -276,9 +275,9 @@ def in_place(state: Any, new: Any) -> Any:
     moved = {i: old for i, old in enumerate(before) if _is_replaced(old, after[i])}
     if not moved:
         return new
-    memory = {_private.storage_of(old) for old in moved.values()}
-    values = [after[i].clone() if _private.storage_of(after[i]) in memory else after[i] for i in moved]
-    _private.foreach_copy_(list(moved.values()), values)
+    memory = {private.storage_of(old) for old in moved.values()}
+    values = [after[i].clone() if private.storage_of(after[i]) in memory else after[i] for i in moved]
+    private.foreach_copy_(list(moved.values()), values)
     return backend.unflatten(structure, [moved.get(i, found) for i, found in enumerate(after)])
 
 

@@ -17,10 +17,10 @@ from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place
 from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_torch._private import is_inner_call
 from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
 from gradxform_torch.dtensor import backend
 from gradxform_torch.optimizers import closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
+from gradxform_torch.private import is_inner_call
 
 if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder

@@ -19,9 +19,9 @@ from gradxform.numerics import formulas, ranking, subsets
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.rescale import is_extreme
-from gradxform_torch import _private, foreach, namespace, parts
-from gradxform_torch._readable import is_writable
+from gradxform_torch import foreach, namespace, parts, private
 from gradxform_torch.plain import split
+from gradxform_torch.readable import is_writable
 
 REAL = {torch.float16, torch.bfloat16, torch.float32}
 """Dtypes whose products with a float64 number fit float64."""
@@ -39,7 +39,7 @@ class Batched(foreach.Eager):
         kinds = REAL | {torch.float64} if ord == math.inf and all([leaf.numel() for leaf in leaves]) else REAL
         narrow = all([leaf.dtype in kinds and _has_float64(leaf.device) for leaf in leaves])
         if narrow and (ord in (1, 2) or torch.float64 in kinds):
-            found = foreach.per_kind(lambda some, _: _private.foreach_norm(some, ord, torch.float64), leaves)
+            found = foreach.per_kind(lambda some, _: private.foreach_norm(some, ord, torch.float64), leaves)
         else:
             found = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
         return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in found])
@@ -207,7 +207,7 @@ def _reduced(
         out = put(out, large, [_in_pieces(leaves[i], over[i], wide) for i in large])
         out = put(out, small, in_stacks(small, wide, torch.float64))
         if counts is not None and large + small:
-            _private.foreach_div_([out[i] for i in large + small], [counts[i] for i in large + small])
+            private.foreach_div_([out[i] for i in large + small], [counts[i] for i in large + small])
     return put(out, others, in_stacks(others, plain))
 
 

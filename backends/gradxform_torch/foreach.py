@@ -13,10 +13,10 @@ from gradxform.backend.host import namespace as host
 from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.rescale import is_extreme
-from gradxform_torch import _private
-from gradxform_torch._readable import is_writable
+from gradxform_torch import private
 from gradxform_torch.namespace import rounded_number
 from gradxform_torch.plain import Leafwise
+from gradxform_torch.readable import is_writable
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 Columns = Sequence[Any]
@@ -40,8 +40,8 @@ class Eager(Leafwise):
         """Leaves between two numbers or None, rounded to a dtype; NaN stays."""
         dtype, own = kind
         for bound, fresh, in_place in (
-            (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
-            (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
+            (low, private.foreach_clamp_min, private.foreach_clamp_min_),
+            (high, private.foreach_clamp_max, private.foreach_clamp_max_),
         ):
             if bound is not None:
                 near = rounded_number(bound, dtype)
@@ -66,7 +66,7 @@ class Eager(Leafwise):
         own = inplace and all(map(is_writable, leaves))
         out = list(leaves) if own else [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
         if out:
-            _private.foreach_zero_(out)
+            private.foreach_zero_(out)
         return out
 
 
@@ -92,15 +92,15 @@ def grouped(keys: Iterable[Any]) -> list[list[int]]:
 def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
     """Leaves times one number, or one each."""
     if not own:
-        return _private.foreach_mul(leaves, factor)
-    _private.foreach_mul_(leaves, factor)
+        return private.foreach_mul(leaves, factor)
+    private.foreach_mul_(leaves, factor)
     return leaves
 
 
 def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy leaves into other tensors."""
     if leaves:
-        _private.foreach_copy_(list(out), list(leaves))
+        private.foreach_copy_(list(out), list(leaves))
     return list(out)
 
 
@@ -160,13 +160,13 @@ def _added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any]
     total, weight = terms.pop((own or each or ones or [-1])[0])
     if not own and weight == 1.0 and terms:
         other, by = terms.pop()
-        total = _private.foreach_add(total, other, alpha=by)
+        total = private.foreach_add(total, other, alpha=by)
     elif not own or weight != 1.0:
         total = times(total, bool(own), weight)
     for other, by in terms:
         if isinstance(by, list):
-            other, by = _private.foreach_mul(other, by), 1.0
-        _private.foreach_add_(total, other, alpha=by)
+            other, by = private.foreach_mul(other, by), 1.0
+        private.foreach_add_(total, other, alpha=by)
     return total
 
 

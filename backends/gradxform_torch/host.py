@@ -16,8 +16,8 @@ from gradxform.core.leaves import put
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import foreach
-from gradxform_torch._readable import is_writable
 from gradxform_torch.namespace import Namespace, rounded_number
+from gradxform_torch.readable import is_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from gradxform_torch import _readable
+from gradxform_torch import readable
 from gradxform_torch.batched import Batched
 from gradxform_torch.host import Host
 from gradxform_torch.plain import Leafwise
 
-_WAYS: dict[str, Leafwise] = {_readable.HOST: Host(), _readable.DEVICE: Batched()}
+_WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched()}
 
 
 def way_of(arguments: Sequence[Any]) -> Leafwise | None:
     """The kernels for the tensors among some arguments; None for the plain ones."""
-    return _WAYS.get(_readable.place_of(_tensors_in(arguments)))
+    return _WAYS.get(readable.place_of(_tensors_in(arguments)))
 
 
 def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:

@@ -13,8 +13,8 @@ import torch
 
 from gradxform.backend.host.namespace import NUMPY
 from gradxform.numerics.namespace import Defaults
-from gradxform_torch import _private
-from gradxform_torch._readable import transformed
+from gradxform_torch import private
+from gradxform_torch.readable import transformed
 
 _SAME = (
     *("sqrt", "abs", "sum", "max", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "reshape"),
@@ -194,7 +194,7 @@ class Namespace(Defaults):
         if self.device.type == "cpu" or transformed():
             return torch.tensor(numbers, dtype=self.dtype, device=self.device)
         found = torch.zeros(len(numbers), dtype=self.dtype, device=self.device)
-        _private.foreach_add_(list(found.unbind()), list(map(float, numbers)))
+        private.foreach_add_(list(found.unbind()), list(map(float, numbers)))
         return found
 
 

@@ -11,11 +11,10 @@ from gradxform.core.holder import Holder, with_updates
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import is_due
-from gradxform_torch import _private
-from gradxform_torch._readable import DEVICE, place_of
-from gradxform_torch._shards import local
+from gradxform_torch import private
 from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
-from gradxform_torch.dtensor import backend
+from gradxform_torch.dtensor import backend, local
+from gradxform_torch.readable import DEVICE, place_of
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -103,7 +102,7 @@ def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
     """Write the parameters with their transformed updates; stopped ones are restored."""
     stopped, rows = after.skipped(), []
     if stopped:
-        _private.foreach_copy_([local(parameters[i]) for i in stopped], [local(old[i]) for i in stopped])
+        private.foreach_copy_([local(parameters[i]) for i in stopped], [local(old[i]) for i in stopped])
     for leaf, slot, owned in zip(after.leaves, after.source.kept, after.owned, strict=True):
         if slot not in stopped:
             update, new = local(leaf), local(parameters[slot].detach())
@@ -115,4 +114,4 @@ def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
         made = with_updates(backend, given, own, starts, due, out)
         left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
         if left:
-            _private.foreach_copy_([p for p, _ in left], [q for _, q in left])
+            private.foreach_copy_([p for p, _ in left], [q for _, q in left])

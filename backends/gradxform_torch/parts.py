@@ -9,7 +9,7 @@ import torch
 
 from gradxform.core.leaves import put
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _private
+from gradxform_torch import private
 from gradxform_torch.namespace import OfLeaves, numbered
 
 PART = 1 << 20
@@ -59,7 +59,7 @@ def stacks(
             memory = torch.cat(flat)
         else:
             memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=first.device)
-            _private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
+            private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
         found = list[tuple[Sequence[int], torch.Tensor]]()
         for k, part in zip(some, torch.split(memory, [sizes[k] for k in some]), strict=True):
             leaf = leaves[groups[k][0]]
@@ -139,7 +139,7 @@ class Part(NamedTuple):
             if out[i] is None:
                 out[i] = x if fits else torch.empty_like(leaves[i], dtype=new.dtype)
         here = [out[i].reshape(-1).narrow(0, self.start, n) for i, n in zip(self.places, self.sizes, strict=True)]
-        _private.foreach_copy_(here, list(torch.split(new, list(self.sizes))))
+        private.foreach_copy_(here, list(torch.split(new, list(self.sizes))))
 
 
 def in_parts(

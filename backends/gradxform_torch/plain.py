@@ -12,10 +12,10 @@ import torch
 
 from gradxform.backend.protocol import Axes, Backend
 from gradxform.numerics import formulas, rescale
-from gradxform_torch import _shards, across, backward
-from gradxform_torch._private import pytree
-from gradxform_torch._readable import transformed
+from gradxform_torch import across, backward
 from gradxform_torch.namespace import Namespace, materialized
+from gradxform_torch.private import pytree
+from gradxform_torch.readable import transformed
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 
@@ -95,8 +95,8 @@ class Plain(Backend):
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
-        found = super().compute(formula, *map(_shards.whole, operands), **static)
+        """Compute a formula of numbers and vectors, once under torch.compile."""
+        found = super().compute(formula, *operands, **static)
         # A part of a vector is stored already; inductor for CUDA would store the first one instead.
         return found if formula is formulas.take else materialized(found)
 

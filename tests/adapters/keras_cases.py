@@ -642,7 +642,7 @@ def test_mixed_precision(on: str, way: str, monkeypatch: pytest.MonkeyPatch) -> 
     if "accelerator" in way:
         if BACKEND != "tensorflow":
             pytest.skip("only TensorFlow's kernels ask what the process sees")
-        monkeypatch.setattr("gradxform_tensorflow._running.has_only_cpus", lambda: False)
+        monkeypatch.setattr("gradxform_tensorflow.running.has_only_cpus", lambda: False)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import gradxform as gx
-from gradxform_tensorflow import _running
+from gradxform_tensorflow import running
 
 LIMIT = 0.25
 
@@ -119,7 +119,7 @@ if __name__ == "__main__":
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    only_cpus = _running.has_only_cpus
+    only_cpus = running.has_only_cpus
     opt, clip = keras.optimizers, gx.clip_global_norm(LIMIT)
     found = {
         "replicas": strategy.num_replicas_in_sync,
@@ -140,9 +140,9 @@ if __name__ == "__main__":
         shares = [[first, 8.0], [8.0, 8.0]]
         found[name] = steps(lambda: gx.keras.wrap(scaled(opt.SGD(1.0)), gx.trace(0.5)), shares)
     found["compiled"] = [compiled(dtype) for dtype in ("float32", "float16", "bfloat16")]
-    _running.has_only_cpus = lambda: False
+    running.has_only_cpus = lambda: False
     found["compiled"] += [compiled(dtype) for dtype in ("float32", "float16", "bfloat16")]
-    _running.has_only_cpus = only_cpus
+    running.has_only_cpus = only_cpus
     skipping = gx.skip_nonfinite(gx.identity())
     found["refused"] = refusal(lambda: gx.keras.wrap(opt.SGD(1.0), skipping))
     found["in two runs"] = in_two_runs(waiting)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -189,8 +188,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
 
 def private_of(framework: str) -> Any:
     package = f"gradxform_{framework}"
-    found = importlib.util.find_spec(f"{package}.private") is not None
-    return importlib.import_module(f"{package}.private" if found else f"{package}._private")
+    return importlib.import_module(f"{package}.private")
 
 
 @pytest.mark.parametrize("names", CHECKS)

@@ -12,7 +12,7 @@ from support import ROOT
 
 FILES = sorted(path for folder in ("backends", "gradxform") for path in (ROOT / folder).rglob("*.py"))
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")
-PRIVATE_FILES = ("_private", "private")
+PRIVATE_FILES = ("private",)
 UNDOCUMENTED = re.compile(r"(?!gradxform)(.+\.)?(_[a-zA-Z]\w*|python|src)(\..+)?")
 """Modules: with a leading underscore, `tensorflow.python`, `keras.src`."""
 ALLOWED = {
@@ -21,7 +21,7 @@ ALLOWED = {
     "_fields": "of named tuples, documented",
     "_getframe": "of CPython, documented; gradxform_torch has a test of it",
     "_exit": "of the os module, documented; Ctrl-C in the command line leaves by it",
-    "_value": "of Keras variables, compared by identity; gradxform_tensorflow/_private.py reads it, with a test",
+    "_value": "of Keras variables, compared by identity; gradxform_tensorflow/private.py reads it, with a test",
     "_orig_mod": "a key that torch.compile adds to the names of parameters, compared as text",
     "_fsdp_wrapped_module": "a key that FSDP adds to the names of parameters, compared as text",
     "_proj_weight": "the end of names of parameters of torch.nn.MultiheadAttention",

@@ -26,7 +26,7 @@ tf = pytest.importorskip("tensorflow")
 from tensorflow.python.framework import ops  # noqa: E402
 from tensorflow_counts import copies, graphs, kinds, operations, tree  # noqa: E402
 
-from gradxform_tensorflow import _running  # noqa: E402
+from gradxform_tensorflow import running  # noqa: E402
 
 CLIP = gx.clip_global_norm(1.0)
 TRANSFORMS = transforms("accelerator", "*s", tf.tanh) | {"scale(1e-40)": gx.scale(1e-40)}
@@ -41,8 +41,8 @@ JOINS = ("Concat", "ConcatV2", "DynamicStitch", "ParallelConcat")
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that all tensors are on an accelerator."""
-    monkeypatch.setattr(_running, "has_only_cpus", lambda: False)
-    monkeypatch.setattr(_running, "readable", lambda tensors: False)
+    monkeypatch.setattr(running, "has_only_cpus", lambda: False)
+    monkeypatch.setattr(running, "readable", lambda tensors: False)
     monkeypatch.setattr(tf.test, "is_built_with_gpu_support", lambda: True)
 
 
@@ -118,13 +118,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return own(self, *args, **kwargs)
 
         monkeypatch.setattr(kind, name, read)
-    view = _running.view
+    view = running.view
 
     def seen(tensor: Any) -> Any:
         found.append("view")
         return view(tensor)
 
-    monkeypatch.setattr(_running, "view", seen)
+    monkeypatch.setattr(running, "view", seen)
     return found
 
 
@@ -177,7 +177,7 @@ def test_large_leaves_in_graphs_of_each_kind(name: str, monkeypatch: pytest.Monk
         on_cpu = tf.function(tx.__call__)
         compiled = tf.function(on_cpu, jit_compile=True)  # reuses the trace without XLA
         with monkeypatch.context() as patch:
-            patch.setattr(_running, "has_only_cpus", lambda: False)
+            patch.setattr(running, "has_only_cpus", lambda: False)
             elsewhere = tf.function(tx.__call__)
             found = [run(list(map(tf.constant, given))) for run in (on_cpu, compiled, elsewhere)]
         for leaves in found:

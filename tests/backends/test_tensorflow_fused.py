@@ -12,8 +12,8 @@ import pytest
 import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
-own = pytest.importorskip("gradxform_tensorflow._norms")
-graph = pytest.importorskip("gradxform_tensorflow._running")
+own = pytest.importorskip("gradxform_tensorflow.norms")
+graph = pytest.importorskip("gradxform_tensorflow.running")
 v1 = tf.compat.v1
 
 SIZE = own._LARGE + 3 * own._ROW

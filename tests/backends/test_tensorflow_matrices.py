@@ -13,7 +13,7 @@ import gradxform as gx
 tf = pytest.importorskip("tensorflow")
 from tensorflow_counts import operations, tree  # noqa: E402
 
-from gradxform_tensorflow import _running  # noqa: E402
+from gradxform_tensorflow import running  # noqa: E402
 
 SHAPES = [*[(6, 5)] * 18, *[(5, 6)] * 3, *[(2, 3, 2, 4)] * 18, (70, 60), (70, 60)]
 
@@ -26,7 +26,7 @@ def test_as_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, tx = np.random.default_rng(0), gx.orthogonalize(12, "polar_express", axes="keras", scale=None)
     given = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
     if mode == "graph for an accelerator":
-        monkeypatch.setattr(_running, "has_only_cpus", lambda: False)
+        monkeypatch.setattr(running, "has_only_cpus", lambda: False)
     leaves = list(map(tf.constant, given))
     if mode == "eager":
         found = tx(leaves)
@@ -41,8 +41,8 @@ def test_as_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_operations(on: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside reading 100 leaves; on CPUs, norms and factors take a few operations for each."""
     if on == "an accelerator":
-        monkeypatch.setattr(_running, "has_only_cpus", lambda: False)
-        monkeypatch.setattr(_running, "readable", lambda tensors: False)
+        monkeypatch.setattr(running, "has_only_cpus", lambda: False)
+        monkeypatch.setattr(running, "readable", lambda tensors: False)
         monkeypatch.setattr(tf.test, "is_built_with_gpu_support", lambda: True)
     free: Any = ("Placeholder", "Const", "Identity", "NoOp", "EnsureShape", "Reshape")
     found = [x for x in operations(gx.orthogonalize(), tree(100, (16, 12), "float32")) if x.type not in free]

@@ -22,7 +22,7 @@ import gradxform as gx
 from gradxform.proof import registry
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
-from gradxform_torch import _readable, parts
+from gradxform_torch import parts, readable
 from gradxform_torch.apply_ import in_place
 
 LEAVES = 300
@@ -270,7 +270,7 @@ def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
+    monkeypatch.setattr(readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
     monkeypatch.setattr(parts, "LARGE", 20)
     monkeypatch.setattr(parts, "PART", 30)
 

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch_counts import Counted  # noqa: E402
 
 import gradxform as gx  # noqa: E402
-from gradxform_torch import _readable, parts  # noqa: E402
+from gradxform_torch import parts, readable  # noqa: E402
 
 LEAVES = 20
 LAUNCHES = {  # of the second of two processes, whose elements have other numbers in their leaf than in their shard
@@ -57,7 +57,7 @@ def test_an_element_has_the_noise_of_its_place_in_the_whole(mesh: Any, monkeypat
     """Small shards together and large ones a piece at a time, by the kernels of accelerators."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    monkeypatch.setattr(_readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
+    monkeypatch.setattr(readable, "_is_on_host", lambda tensor: tensor.device.type == "mps")
     monkeypatch.setattr(parts, "LARGE", 20)
     monkeypatch.setattr(parts, "PART", 30)
     whole = {

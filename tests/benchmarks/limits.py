@@ -229,7 +229,7 @@ def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
 @contextlib.contextmanager
 def _without_branches() -> Iterator[None]:
     """Never look whether a sum is right, a gradient unchanged or a factor extreme, nor keep another kernel for XLA."""
-    running = _imported("gradxform_tensorflow._running")
+    running = _imported("gradxform_tensorflow.running")
     with (
         mock.patch.object(running, "on_cpus", lambda function, for_xla, *leaves: function(*leaves)),
         mock.patch.object(running, "cond", lambda _, yes, no: no()),

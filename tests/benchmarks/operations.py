@@ -40,9 +40,9 @@ def torch_rows() -> list[str]:
     from without_float64 import indexing
 
     import gradxform as gx
-    from gradxform_torch import _private
+    from gradxform_torch import private
 
-    iterate = _private.muon_iteration()
+    iterate = private.muon_iteration()
     ops = Ops(
         torch,
         torch.linalg.vector_norm,
@@ -244,7 +244,7 @@ def tensorflow_rows() -> list[str]:
     from tensorflow_counts import all_of, operations, tree
 
     import gradxform as gx
-    from gradxform_tensorflow import _running
+    from gradxform_tensorflow import running
 
     def of(name: str, given: Any) -> Sequence[Any]:
         if name in CONFLICTS:
@@ -260,8 +260,8 @@ def tensorflow_rows() -> list[str]:
         outputs = [output for operation in used for output in operation.outputs if output.shape.num_elements() == size]
         return len(used), sum(output.dtype.size for output in outputs) / (4 * (4 if dtype == "float32" else 2))
 
-    seen = _running.has_only_cpus, _running.readable
-    _running.has_only_cpus, _running.readable = lambda: False, lambda tensors: False
+    seen = running.has_only_cpus, running.readable
+    running.has_only_cpus, running.readable = lambda: False, lambda tensors: False
     rows = []
     natives = _tensorflow_natives()
     ordered = [name for name in natives if name not in FORMULAS] + [*FORMULAS, *CONFLICTS]
@@ -277,7 +277,7 @@ def tensorflow_rows() -> list[str]:
             ((many, _), natively, (_, wrote), written) = counts
             native = (NOTHING, NOTHING) if natively is None else (f"{natively[0]}", f"{written[1]:.3g}")
             rows.append(f"| `{name}` | {dtype} | {many} | {native[0]} | {wrote:.3g} | {native[1]} |")
-    _running.has_only_cpus, _running.readable = seen
+    running.has_only_cpus, running.readable = seen
     return rows
 
 

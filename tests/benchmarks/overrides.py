@@ -137,7 +137,7 @@ def _inside(framework: str) -> Iterator[Override]:
         rows = importlib.import_module("gradxform_jax.norms")
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
     if framework == "tensorflow":
-        own, products = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_products"))
+        own, products = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("norms", "products"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
         yield Override(framework, "small leaves together", clip, products, "_FEW", math.inf)
 

@@ -394,7 +394,7 @@ def test_a_version_without_muon_is_left_out(
     def missing() -> Any:
         raise ImportError("this PyTorch has no Muon")
 
-    monkeypatch.setattr("gradxform_torch._private.muon_iteration", missing)
+    monkeypatch.setattr("gradxform_torch.private.muon_iteration", missing)
     done = two_matrices("torch", tmp_path)
     assert done.exit_code == 2
     for mode in ("in place", "pure"):

@@ -14,7 +14,7 @@ import gradxform_tensorflow
 from gradxform.cli.frameworks.interface import Mode, Task, chosen, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
-from gradxform_tensorflow import _private, backend
+from gradxform_tensorflow import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ def _cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
     elif device.startswith("CPU"):
         return Cost()
     else:
-        names = _private.names_of_ops(function, *args)
+        names = private.names_of_ops(function, *args)
     peak = None if device.startswith("CPU") else _peak(device, function, *args)  # the CPU allocator does not report it
     return Cost(sum(name not in _NO_WORK for name in names), peak)
 

@@ -15,7 +15,7 @@ import gradxform_torch
 from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, chosen, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
-from gradxform_torch import _private, backend
+from gradxform_torch import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def _devices() -> dict[str, list[torch.device]]:
     return {"cpu": [torch.device("cpu")], **found}
 
 
-class _Launches(_private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Launches(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that launch a kernel: all but views and allocations."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _cost(device: torch.device, function: Callable[..., Any], *args: Any) -> Cos
     if device.type == "cpu":
         return Cost()
     peak = _allocated(device, function, *args) if device.type == "cuda" else None
-    if _private.is_compiled(function):
+    if private.is_compiled(function):
         return Cost(None, peak)
     with _Launches() as launches:
         function(*args)
@@ -125,7 +125,7 @@ def _clip_global_norm(grads: Tensors, limit: float) -> Tensors:
 
 
 def _orthogonalize(g: torch.Tensor, steps: float) -> torch.Tensor:
-    return _private.muon_iteration()(g, COEFFICIENTS, steps, 1e-7).to(g.dtype)
+    return private.muon_iteration()(g, COEFFICIENTS, steps, 1e-7).to(g.dtype)
 
 
 _IN_PLACE: dict[str, Callable[[Any, float], Any]] = {

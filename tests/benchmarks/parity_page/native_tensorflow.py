@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from parity_page.native import Call, Leaves, Native
 
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import private
 
 Gradients = list[Any]
 
@@ -40,7 +40,7 @@ def _made(function: Callable[[Gradients, float], Gradients], compiled: bool) -> 
 
 def _optimizer(option: str) -> Callable[[float], Call]:
     """What a Keras optimizer does to gradients before its step."""
-    return lambda limit: _on_arrays(functools.partial(_private.clipped_by, keras.optimizers.SGD(**{option: limit})))
+    return lambda limit: _on_arrays(functools.partial(private.clipped_by, keras.optimizers.SGD(**{option: limit})))
 
 
 def _on_arrays(work: Callable[[Gradients], Gradients]) -> Call:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import private
 
 AXIS = "replicas"
 
@@ -87,4 +87,4 @@ def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
         for variable, value in zip(variables, values, strict=True):
             strategy.extended.update(variable, lambda own, new: own.assign(new), args=(value,), group=False)
 
-    _private.maybe_merge_call(update, tf.distribute.get_strategy(), list(values))
+    private.maybe_merge_call(update, tf.distribute.get_strategy(), list(values))

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.norms import safe_root
-from gradxform_tensorflow import _products, _running
-from gradxform_tensorflow._namespace import Namespace
+from gradxform_tensorflow import products, running
+from gradxform_tensorflow.namespace import Namespace
 
 _raw = tf.raw_ops
 """Their wrappers take a sixth of the time of a trace."""
@@ -34,19 +34,19 @@ def norms(leaves: Sequence[Any]) -> Any:
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     """Sums of squares of leaves, as a vector."""
-    found = _on_cpus(leaves) if _running.has_only_cpus() else _running.fused(_exactly, *leaves)
-    return found, lambda upstream: _products.multiply(leaves, 2.0 * tf.convert_to_tensor(upstream))
+    found = _on_cpus(leaves) if running.has_only_cpus() else running.fused(_exactly, *leaves)
+    return found, lambda upstream: products.multiply(leaves, 2.0 * tf.convert_to_tensor(upstream))
 
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
     """Sums of squares of large leaves in rows, of small ones of one size together, and of others."""
     groups = [[i for i, leaf in enumerate(leaves) if _is_large(leaf)]]
-    found = [_running.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
+    found = [running.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
     sizes = {i: leaf.shape.num_elements() for i, leaf in enumerate(leaves) if i not in groups[0]}
-    packs = _products.packs(leaves, sizes)
+    packs = products.packs(leaves, sizes)
     for group in packs:
         if len(group) > 1:
-            whole = tf.reshape(_products.pack([leaves[i] for i in group]), [len(group), sizes[group[0]]])
+            whole = tf.reshape(products.pack([leaves[i] for i in group]), [len(group), sizes[group[0]]])
             found.append(tf.reduce_sum(tf.square(tf.cast(whole, tf.float64)), 1))
             groups.append(group)
     others = [group[0] for group in packs if len(group) == 1]
@@ -70,7 +70,7 @@ def _by_rows(*leaves: Any) -> Any:
     totals, heaviest = _exactly(*rows), tf.stack([_raw.Max(input=row, axis=0) for row in rows])
     # An infinite row is heavy.
     sound = (totals > counts * _ONLY_ROUNDING_LOST) & (tf.square(tf.cast(heaviest, tf.float64)) < totals * _HEAVY)
-    return _running.cond(tf.reduce_all(sound), lambda: [totals], lambda: [_exactly(*leaves)])[0]
+    return running.cond(tf.reduce_all(sound), lambda: [totals], lambda: [_exactly(*leaves)])[0]
 
 
 def _exactly(*leaves: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform.numerics import ranking
-from gradxform_tensorflow._namespace import Namespace
+from gradxform_tensorflow.namespace import Namespace
 
 
 def largest(leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from gradxform_torch import _private
+from gradxform_torch import private
 
 TENSORS = {torch.Tensor, torch.nn.Parameter}
-_ON_DEVICES = TENSORS | {_private.FakeTensor}
+_ON_DEVICES = TENSORS | {private.FakeTensor}
 HOST, DEVICE, PLAIN = "host", "device", "plain"
 
 
@@ -25,11 +25,11 @@ def place_of(tensors: Iterable[Any]) -> str:
     given = list(tensors)
     if not given:
         return HOST
-    if _private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
+    if private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
         return PLAIN
     types, on_host = set(map(type, given)), list(map(_is_on_host, given))
     if all(on_host):
-        return HOST if types <= TENSORS and not _private.is_in_mode() else PLAIN
+        return HOST if types <= TENSORS and not private.is_in_mode() else PLAIN
     there = types <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
     return DEVICE if there else PLAIN
 
@@ -40,7 +40,7 @@ def _is_on_host(tensor: torch.Tensor) -> bool:
 
 def transformed() -> bool:
     """Whether a compiler, a tracer, torch.func or dual numbers transform current code."""
-    return torch.compiler.is_compiling() or _private.is_in_transform()
+    return torch.compiler.is_compiling() or private.is_in_transform()
 
 
 def is_writable(leaf: torch.Tensor) -> bool:

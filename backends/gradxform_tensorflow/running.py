@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import private
 
 
 def readable(tensors: Iterable[Any]) -> bool:
     """Whether all are CPU tensors with values that no tape may be watching."""
-    if not tf.executing_eagerly() or _private.may_record():
+    if not tf.executing_eagerly() or private.may_record():
         return False
     given = list(tensors)
     if not all(hasattr(kind, "numpy") for kind in {type(tensor) for tensor in given}):
@@ -43,12 +43,12 @@ def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
     in_function = tf.compat.v1.get_default_graph().building_function
-    return (tf.cond if in_function else _private.cond)(condition, yes, no)
+    return (tf.cond if in_function else private.cond)(condition, yes, no)
 
 
 def is_xla() -> bool:
     """Whether XLA compiles the current trace: it fuses conversions, and lacks some TensorFlow kernels."""
-    return not tf.executing_eagerly() and _private.is_xla(tf.compat.v1.get_default_graph())
+    return not tf.executing_eagerly() and private.is_xla(tf.compat.v1.get_default_graph())
 
 
 def fused(function: Callable[..., Any], *arguments: Any, on_cpus: bool = True) -> Any:
@@ -66,7 +66,7 @@ def fused(function: Callable[..., Any], *arguments: Any, on_cpus: bool = True) -
 
 
 def _in_function() -> bool:
-    return _private.is_function(tf.compat.v1.get_default_graph())
+    return private.is_function(tf.compat.v1.get_default_graph())
 
 
 def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: Any) -> Any:

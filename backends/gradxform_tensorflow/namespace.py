@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.namespace import Defaults, static
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import private
 
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 """Integers of a number of bytes."""
@@ -41,7 +41,7 @@ class Namespace(Defaults):
         if tf.executing_eagerly():
             return None
         graph = tf.compat.v1.get_default_graph()
-        return graph, _private.control_flow_of(graph)
+        return graph, private.control_flow_of(graph)
 
     @staticmethod
     def float64(x: Any) -> Any:

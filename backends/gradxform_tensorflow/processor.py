@@ -16,8 +16,8 @@ from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.accumulating import check_waits
 from gradxform.transforms.skipping import is_due
-from gradxform_tensorflow import _private, _running
-from gradxform_tensorflow._apply import Pairs, identity_of, read, transformed, variables_of
+from gradxform_tensorflow import private, running
+from gradxform_tensorflow.apply import Pairs, identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend
 
 
@@ -204,7 +204,7 @@ class GradientProcessor(tf.Module):
             with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
                 return [tf.constant(True)]
 
-        (found,) = _running.cond(due, update, lambda: [tf.constant(False)])
+        (found,) = running.cond(due, update, lambda: [tf.constant(False)])
         return None if tf.compat.v1.get_default_graph().building_function else found.op
 
     @property
@@ -233,7 +233,7 @@ def _plain_graph() -> Any:
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
-    return None if graph.building_function or _private.control_flow_of(graph) else graph
+    return None if graph.building_function or private.control_flow_of(graph) else graph
 
 
 class _Slots(Holder):

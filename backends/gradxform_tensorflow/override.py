@@ -15,7 +15,7 @@ from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
-from gradxform_tensorflow import _private
+from gradxform_tensorflow import private
 from gradxform_tensorflow.kernels import backend
 
 _numbers = itertools.count()
@@ -122,7 +122,7 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
     for kind, tx in overrides.items():
         if not isinstance(kind, str):
             raise TypeError(f"tensorflow.override_gradients: the type of an op must be a str, got {kind!r}")
-        if not _private.has_op(kind):
+        if not private.has_op(kind):
             raise ValueError(
                 f"tensorflow.override_gradients: TensorFlow has no op of type {kind!r}; write a type such as 'Identity'"
             )
@@ -132,7 +132,7 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
     with graph.gradient_override_map(names):
         yield
     made = graph.get_operations()[before:]
-    if _private.may_record() and any(op.type in names and _private.is_recorded(op.inputs) for op in made):
+    if private.may_record() and any(op.type in names and private.is_recorded(op.inputs) for op in made):
         _refuse()
     _check_functions(graph, made, names)
     for kind in set(names).difference(op.type for op in made):
@@ -159,7 +159,7 @@ def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> N
         seen.add(name)
         library = library or {f.signature.name: f for f in graph.as_graph_def().library.function}
         for node in library[name].node_def if name in library else ():
-            if node.op in names and _private.GRADIENT_OVERRIDE not in node.attr:
+            if node.op in names and private.GRADIENT_OVERRIDE not in node.attr:
                 raise RuntimeError(
                     f"tensorflow.override_gradients: the branch, loop or function {whose!r} has the op {node.name!r} "
                     f"of type {node.op!r}, but does not inherit gradient overrides; open the context inside it, or use "
@@ -180,10 +180,10 @@ class _Name(str):
     __slots__ = ("recording",)
 
     def __init__(self, _: str) -> None:
-        self.recording = _private.may_record()
+        self.recording = private.may_record()
 
     def encode(self, *args: Any) -> bytes:
-        if _private.may_record() and not self.recording:
+        if private.may_record() and not self.recording:
             _refuse()
         return super().encode(*args)
 

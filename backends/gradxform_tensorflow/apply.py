@@ -13,7 +13,7 @@ from gradxform.core.align import may_agree
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder, Step
 from gradxform.core.where import path_of
-from gradxform_tensorflow import _private, _replicas
+from gradxform_tensorflow import private, replicas
 from gradxform_tensorflow.kernels import backend
 
 
@@ -117,17 +117,17 @@ def transformed(
     Raises:
         ValueError: All variables are stopped, or parameters are missing.
     """
-    gradients, replicas = _replicas.summed(gradients)
+    gradients, count = replicas.summed(gradients)
     params = list(holder.variables if params is None else params)
     if len(params) != len(gradients):
         raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
     made = holder.step(what, gradients, state, params, flushes)
-    return made._replace(gradients=_replicas.shared(made.gradients, replicas))
+    return made._replace(gradients=replicas.shared(made.gradients, count))
 
 
 def identity_of(variable: Any) -> int:
     """One id for a variable, shared by Keras's and TensorFlow's object for it."""
-    return id(variable if isinstance(variable, tf.Variable) else _private.value_of(variable))
+    return id(variable if isinstance(variable, tf.Variable) else private.value_of(variable))
 
 
 def variables_of(what: str, given: Any) -> list[Any]:

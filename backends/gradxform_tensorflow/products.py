@@ -19,8 +19,8 @@ from gradxform.backend.host import namespace as host
 from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.elementwise import Combination, combined_leaf, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
-from gradxform_tensorflow import _running
-from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
+from gradxform_tensorflow import running
+from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
@@ -109,13 +109,13 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
 
 def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     """Products with all steps of each factor, or with the first ones if no factor is `far` from one."""
-    if far is None or _running.is_xla() or not _running.has_only_cpus():
+    if far is None or running.is_xla() or not running.has_only_cpus():
         return list(map(_times, leaves, by))
     wide = [in_single(Namespace, leaf) for leaf in leaves]
     near = [_times(leaf, own._replace(steps=own.steps[:1])) for leaf, own in zip(wide, by, strict=True)]
     if not all(dtype_name(leaf) in DOUBLE for leaf in leaves):
         rest = [Factor(1.0, own.steps[1:]) for own in by]
-        near = _running.cond(far, lambda: list(map(_times, near, rest)), lambda: near)
+        near = running.cond(far, lambda: list(map(_times, near, rest)), lambda: near)
     return [cast_to(new, leaf.dtype) for leaf, new in zip(leaves, near, strict=True)]
 
 
@@ -168,7 +168,7 @@ def packs(leaves: Sequence[Any], keys: Mapping[int, Any]) -> list[list[int]]:
 
     In eager mode, flattening is an op too.
     """
-    vectors, on_cpus = tf.executing_eagerly(), _running.has_only_cpus() or _running.readable(leaves)
+    vectors, on_cpus = tf.executing_eagerly(), running.has_only_cpus() or running.readable(leaves)
 
     def kind(i: int) -> Any:
         leaf = leaves[i]
