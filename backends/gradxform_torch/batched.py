@@ -105,7 +105,14 @@ class Batched(foreach.Eager):
         return [self.compute(subsets.total, *each) for each in zip(*found, strict=True)]
 
     def elementwise(
-        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
+        self,
+        formula: Formula,
+        columns: Columns,
+        numbers: Row,
+        factors: Given = None,
+        out: Given = None,
+        in_whole: Given = None,
+        **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, of many small leaves at a time."""
         if isinstance(formula, Combination):
@@ -114,7 +121,7 @@ class Batched(foreach.Eager):
                 return found
         plain, weights = super().elementwise, dict[Any, Sequence[Any]]()
 
-        def kernel(formula: Any, row: list[Any]) -> Any:
+        def kernel(part: parts.Part, row: list[Any]) -> Any:
             elements, factor = (row, None) if factors is None else (row[:-1], row[-1])
             leaf = elements[0]
             if isinstance(formula, Combination) and not leaf.is_complex():
@@ -126,17 +133,18 @@ class Batched(foreach.Eager):
             own = None if factor is None else [factor]
             if factor is not None and not leaf.is_complex():
                 elements, own = [_in_registers([leaf], [factor]), *elements[1:]], None
-            return plain(formula, [[x] for x in elements], numbers, own, **static)[0]
+            index = {"index": functools.partial(part.indices, in_whole)} if "index" in static else {}
+            return plain(formula, [[x] for x in elements], numbers, own, **static | index)[0]
 
         if factors is not None:
             each = [self.namespace_of(leaf).float64(x) for leaf, x in zip(columns[0], factors, strict=True)]
             columns = [*columns, each]
-        return parts.in_parts(kernel, formula, columns, out)
+        return parts.in_parts(kernel, columns, out)
 
     def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """The same in the leaves' own dtypes."""
         plain = super().each
-        return parts.in_parts(lambda own, row: plain(own, [[x] for x in row], numbers)[0], formula, columns, out)
+        return parts.in_parts(lambda _, row: plain(formula, [[x] for x in row], numbers)[0], columns, out)
 
     def of_matrices(
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any

@@ -23,12 +23,12 @@ from gradxform.core import group as devices
 from gradxform.core.group import Mask
 from gradxform.core.leaves import put
 from gradxform.numerics import dtype_name, formulas, ranking
-from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, private, readable
 from gradxform_torch.batched import Batched
 from gradxform_torch.kernels import Kernels, way_of
-from gradxform_torch.namespace import Namespace, OfLeaves
+from gradxform_torch.namespace import Namespace
 from gradxform_torch.readable import TENSORS
 
 
@@ -94,14 +94,18 @@ class Torch(Kernels):
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements, whose indices are those in the whole leaf."""
-        if not any_sharded(columns[0]) or isinstance(formula, Combination):
+        if "index" not in static or not any_sharded(columns[0]):
             return _elementwise(self, formula, columns, numbers, factors, out, **static)
-        parts = OfLeaves(formula, [functools.partial(number_in_whole, leaf) for leaf in columns[0]])
+        in_whole = [functools.partial(number_in_whole, leaf) for leaf in columns[0]]
         shards = [list(map(local, column)) for column in columns]
         if isinstance(way_of([shards, numbers, factors or ()]), Batched):
-            return _elementwise(self, parts, columns, numbers, factors, out, **static)
-        rows = zip(parts.each(), zip(*columns, strict=True), factors or [None] * len(columns[0]), strict=True)
-        return [_elementwise(self, own, [[x] for x in row], numbers, [by], **static)[0] for own, row, by in rows]
+            return _elementwise(self, formula, columns, numbers, factors, out, in_whole=in_whole, **static)
+        rows = zip(in_whole, zip(*columns, strict=True), factors or [None] * len(columns[0]), strict=True)
+        made = []
+        for own, row, by in rows:
+            index = functools.partial(_index, own)
+            made += _elementwise(self, formula, [[x] for x in row], numbers, [by], **static | {"index": index})
+        return made
 
     def of_matrices(
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
@@ -383,6 +387,10 @@ def number_in_whole(leaf: Any, numbers: Any) -> Any:
             first = _first(leaf, axis, over)
         numbers = numbers + (before + first) * step
     return numbers
+
+
+def _index(in_whole: Callable[[Any], Any], xp: Any, x: Any) -> Any:
+    return in_whole(xp.iota(x))
 
 
 def _places(leaf: Any, axis: int, places: Any) -> Any:

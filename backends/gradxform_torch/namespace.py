@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -212,43 +211,3 @@ def rounded_number(number: float, dtype: torch.dtype) -> float:
     if dtype is torch.float32:
         return ctypes.c_float(number).value
     return float(NUMPY.rounded(number, str(dtype).removeprefix("torch.")))
-
-
-class Numbered:
-    """A namespace in which a function gives element indices, for formulas on parts of a leaf."""
-
-    def __init__(self, inner: Any, iota: Callable[[Any, Any], Any]) -> None:
-        self._inner, self._iota = inner, iota
-
-    def __getattr__(self, name: str) -> Any:
-        """The other functions."""
-        return getattr(self._inner, name)
-
-    def iota(self, x: Any) -> Any:
-        """Index of each element."""
-        return self._iota(self._inner, x)
-
-
-class OfLeaves(NamedTuple):
-    """A formula of elements of leaves that are parts of larger ones."""
-
-    formula: Callable[..., Any]
-    in_whole: Sequence[Callable[[Any], Any]]
-    """For each leaf, a function from element indices in it to those in the whole."""
-
-    def each(self) -> list[Callable[..., Any]]:
-        """The formula for the elements of one leaf, for each."""
-        return [numbered(self.formula, functools.partial(_index, own)) for own in self.in_whole]
-
-
-def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A formula of elements whose indices a function gives."""
-
-    def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
-        return formula(Numbered(xp, iota), *operands, **static)
-
-    return of_part
-
-
-def _index(in_whole: Callable[[Any], Any], xp: Any, x: Any) -> Any:
-    return in_whole(xp.iota(x))

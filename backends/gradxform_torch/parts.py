@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.core.leaves import put
-from gradxform.numerics.elementwise import Combination
 from gradxform_torch import private
-from gradxform_torch.namespace import OfLeaves, numbered
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
@@ -112,20 +110,13 @@ class Part(NamedTuple):
         ]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
-    def numbered(self, formula: Any) -> Any:
-        """A formula in which elements have the indices that they have in their leaves."""
-        if isinstance(formula, Combination):
-            return formula
-        inner, in_whole = formula if isinstance(formula, OfLeaves) else (formula, None)
-
-        def iota(xp: Any, x: Any) -> torch.Tensor:
-            found = xp.iota(x.narrow(0, 0, max(self.sizes)), self.start) if self.sizes else xp.iota(x)
-            each = [found.narrow(0, 0, size) for size in self.sizes] or [found]
-            if in_whole is not None:
-                each = [in_whole[i](own) for i, own in zip(self.places, each, strict=True)]
-            return each[0] if len(each) == 1 else torch.cat(each)
-
-        return numbered(inner, iota)
+    def indices(self, in_whole: Sequence[Callable[[Any], Any]] | None, xp: Any, x: Any) -> torch.Tensor:
+        """The indices of the elements in their leaves; in larger ones, if functions give those of each leaf's."""
+        found = xp.iota(x.narrow(0, 0, max(self.sizes)), self.start) if self.sizes else xp.iota(x)
+        each = [found.narrow(0, 0, size) for size in self.sizes] or [found]
+        if in_whole is not None:
+            each = [in_whole[i](own) for i, own in zip(self.places, each, strict=True)]
+        return each[0] if len(each) == 1 else torch.cat(each)
 
     def put(self, new: torch.Tensor, leaves: Sequence[torch.Tensor], into: Sequence[Any] | None, out: Any) -> None:
         """Store results in `out`, if possible in the memory of `into`."""
@@ -143,13 +134,13 @@ class Part(NamedTuple):
 
 
 def in_parts(
-    kernel: Callable[..., torch.Tensor], formula: Any, columns: Sequence[Sequence[Any]], into: Sequence[Any] | None
+    kernel: Callable[[Part, list[Any]], torch.Tensor], columns: Sequence[Sequence[Any]], into: Sequence[Any] | None
 ) -> list[Any]:
-    """Apply a kernel of a formula and a row of arrays to the columns; write into tensors if given."""
+    """Apply a kernel of a part and a row of arrays to the columns; write into tensors if given."""
     out: list[Any] = [None] * len(columns[0])
     for part in of_columns(list(zip(*columns, strict=True))):
         row = [part.join(column, beside=k > 0) for k, column in enumerate(columns)]
-        part.put(kernel(part.numbered(formula), row), columns[0], into, out)
+        part.put(kernel(part, row), columns[0], into, out)
     return out
 
 

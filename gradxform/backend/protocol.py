@@ -289,6 +289,9 @@ class Backend(abc.ABC):
         With factors, the first column is multiplied by them. The results may be written into `out`, which may be among
         the columns.
 
+        A static `index` is a function of the namespace and the first element, for the indices of its elements in their
+        leaf. A backend that computes on a part of a leaf passes another one.
+
         Computed in the dtype of the leaf's sums: float32, or float64 for float64 leaves. Complex leaves are computed by
         parts. The other columns broadcast to the first.
         """

@@ -150,9 +150,9 @@ class Tree(Measured):
         own, factors = [self.leaves[i] for i in self.chosen], self.each_factor(self.chosen)
         return self.backend.elementwise(formula, [own, *columns], numbers, factors, out, **static)
 
-    def written(self, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Tree:
+    def written(self, formula: Formula, *columns: Row, numbers: Row = (), **static: Any) -> Tree:
         """Replace the active leaves, which are dense, with the results of a formula."""
-        return self.given(self.mapped(formula, *columns, numbers=numbers, out=self.memory()))
+        return self.given(self.mapped(formula, *columns, numbers=numbers, out=self.memory(), **static))
 
     def selected(self, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
         """Apply a formula that selects without rounding to columns, in the memory of the active leaves if owned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,7 +121,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
                     for key_part, stream in zip(keys, streams, strict=True):
                         on_host = isinstance(key_part, np.ndarray)
                         stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
-        noised = dense.written(_noised, *streams, numbers=[between(g, stddev, 0.0, math.inf)])
+        noised = dense.written(_noised, *streams, numbers=[between(g, stddev, 0.0, math.inf)], index=_index)
         return noised, NoiseState(advanced(g, state.count))
 
     return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()), stage="noise")
@@ -171,7 +171,13 @@ def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tu
     return found
 
 
-def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
+def _index(xp: Any, x: Array) -> Array:
+    return xp.iota(x)
+
+
+def _noised(
+    xp: Any, x: Array, first: Array, second: Array, stddev: Array, index: Callable[[Any, Array], Array]
+) -> Array:
     # XLA of JAX 0.12 would compute a key anew for each use of each round, and compile for minutes at least.
     key = xp.apart((xp.int32(first), xp.int32(second)))
-    return x + stddev * xp.cast(threefry.normal(xp, key, xp.iota(x)), dtype_name(x))
+    return x + stddev * xp.cast(threefry.normal(xp, key, index(xp, x)), dtype_name(x))
