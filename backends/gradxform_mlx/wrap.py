@@ -93,12 +93,19 @@ class Transforming(Optimizer):
         self._state = {}
         """The transform's arrays by path; the same dict in each step, so that `mx.compile` finds them."""
 
-    def init(self, parameters: Any) -> None:
-        """Create the first state of both for a tree of parameters; a state that was loaded before is checked."""
+    def init(self, parameters: Any, every: Any = ()) -> None:
+        """Create the first state of both for a tree of parameters; a state that was loaded before is checked.
+
+        Args:
+            parameters: The trainable parameters.
+            every: All parameters, so that an error about a pattern can say which of them are not trainable.
+        """
         self.optimizer.init(parameters)
         flat = dict(tree_flatten(parameters))
         self._names = list(flat)
-        self._holder = Holder(self.gradient_transformation, backend, [name.replace(".", "/") for name in self._names])
+        paths, frozen = ([name.replace(".", "/") for name in names] for names in (flat, dict(tree_flatten(every))))
+        absent = {path: "is not trainable" for path in frozen if path not in paths}
+        self._holder = Holder(self.gradient_transformation, backend, paths, absent=lambda: absent)
         first = self._holder.init(list(flat.values()))
         arrays = self._holder.start(first)
         if self._state:
@@ -110,7 +117,7 @@ class Transforming(Optimizer):
     def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
         """Return the new parameters, in the structure of the gradients."""
         if not self._initialized:
-            self.init(gradients)
+            self.init(gradients, parameters)
         given = dict(tree_flatten(gradients))
         if strange := given.keys() - set(self._names):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")

@@ -67,7 +67,7 @@ class GradientProcessor(tf.Module):
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         given = variables_of("tensorflow.GradientProcessor", variables)
-        self._slots = _Slots(self.tx, given)
+        self._slots = _Slots(self.tx, given, getattr(variables, "variables", ()))
         likes = [(x.shape, tf.as_dtype(x.dtype).base_dtype.name) for x in given]  # a TF1 reference refers to a dtype
         first = self._slots.start(self._slots.init_like(likes))
         with self.name_scope:
@@ -239,8 +239,13 @@ def _plain_graph() -> Any:
 class _Slots(Holder):
     """Variables of a processor, and the state after a step, hidden from the module's attribute tracking."""
 
-    def __init__(self, tx: GradientTransformation, variables: Sequence[Any]) -> None:
-        super().__init__(tx, backend, list(map(path_of, variables)), variables, sort=True)
+    def __init__(self, tx: GradientTransformation, variables: Sequence[Any], every: Sequence[Any]) -> None:
+        def absent() -> dict[str, str]:
+            """Variables of a model without a gradient; its own have their paths."""
+            own = set(map(identity_of, variables))
+            return {path_of(each): "is not trainable" for each in every if identity_of(each) not in own}
+
+        super().__init__(tx, backend, list(map(path_of, variables)), variables, sort=True, absent=absent)
         self.latest: tuple[Any, Any] = None, None
         """A TensorFlow 1 graph and the state after the step in it; elsewhere the variables give the same."""
         self.places = {identity_of(variable): i for i, variable in enumerate(variables)}

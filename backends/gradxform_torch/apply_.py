@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -53,7 +54,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
-    return first_state(holder_of(tx, named_in("torch.init", tx, named_parameters)))
+    return first_state(holder_of(tx, named_in("torch.init", tx, named_parameters), named_parameters))
 
 
 def apply_(
@@ -123,7 +124,8 @@ def apply_(
     if flush:
         check_waits("torch.apply_", tx)
         clear([parameter for _, parameter in named])
-    new, norm_before = transformed(holder_of(tx, named), state, measured=return_norm, flushes=flush)
+    holder = holder_of(tx, named, named_parameters)
+    new, norm_before = transformed(holder, state, measured=return_norm, flushes=flush)
     if not return_norm:
         return new
     norm = None if norm_before is None else norm_before()
@@ -163,9 +165,24 @@ def paths_of(named: Named) -> list[str]:
     return [name.replace(".", "/") for name, _ in named]
 
 
-def holder_of(tx: GradientTransformation, named: Named) -> Holder:
-    """Named parameters, by path."""
-    return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
+def holder_of(tx: GradientTransformation, named: Named, given: Any = None) -> Holder:
+    """Named parameters, by path; those of a module, if it is given."""
+    absent = functools.partial(_absent, given, named)
+    return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named], absent=absent)
+
+
+def _absent(given: Any, named: Named) -> dict[str, str]:
+    """Names of a module's parameters that have no path, and why."""
+    if not isinstance(given, torch.nn.Module):
+        return {}
+    own, found = {id(parameter): name for name, parameter in reversed(named)}, {}
+    for name, parameter in given.named_parameters(remove_duplicate=False):
+        other = own.get(id(parameter))
+        frozen = "" if parameter.requires_grad else "does not require gradients and "
+        why = f"{frozen}is not in the optimizer" if other is None else f"is tied to {other.replace('.', '/')!r}"
+        if other != name:
+            found[name.replace(".", "/")] = why
+    return found
 
 
 def first_state(holder: Holder) -> Any:

@@ -56,7 +56,8 @@ def attach(
         on: What to transform: "gradients" or "updates". Updates of half-precision parameters are float32. Transforms
             that need parameters get those before the step.
         names: Names for an optimizer whose groups hold bare parameters: the model, or its named parameters. They become
-            ``param_names`` of its groups, as if it was built from named parameters.
+            ``param_names`` of its groups, as if it was built from named parameters. With the model, an error about a
+            pattern says why a name has no path: it is tied to another, or not in the optimizer.
 
     Returns:
         A handle. ``remove()``, or leaving it as a context manager, detaches the transform. ``state`` can be read, and
@@ -93,7 +94,7 @@ def attach(
         raise wrong_type("torch.attach", "a torch.optim optimizer", optimizer, hint)
     if names is not None:
         _name(own, named_in("torch.attach", tx, names))
-    return Attached(own, tx, on)
+    return Attached(own, tx, on, names)
 
 
 def _name(optimizer: torch.optim.Optimizer, named: Named) -> None:
@@ -142,11 +143,13 @@ class Attached:
     _count = 0
     """Number of the next step that is recorded."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, tx: GradientTransformation, on: str = GRADIENTS) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, tx: GradientTransformation, on: str = GRADIENTS, names: Any = None
+    ) -> None:
         """Find the state and register the hooks."""
         self.tx, self.on = tx, on
         self._optimizer = weakref.ref(optimizer)
-        holder = holder_of(tx, named_of(optimizer))
+        holder = holder_of(tx, named_of(optimizer), names)
         self._place, self._state = _place_of(holder), first_state(holder)
         disable: Any = torch.compiler.disable
         self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]

@@ -10,7 +10,7 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend, Given, Row
 from gradxform.core import align
-from gradxform.core.leaves import put
+from gradxform.core.leaves import Absent, put
 from gradxform.core.transform import Context, GradientTransformation
 from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
@@ -44,7 +44,13 @@ class Holder:
     """
 
     def __init__(
-        self, tx: GradientTransformation, backend: Backend, paths: Row, variables: Row = (), sort: bool = False
+        self,
+        tx: GradientTransformation,
+        backend: Backend,
+        paths: Row,
+        variables: Row = (),
+        sort: bool = False,
+        absent: Absent = dict,
     ) -> None:
         """Keep them.
 
@@ -54,8 +60,9 @@ class Holder:
             paths: of the variables.
             variables: if given, they can be chosen by identity.
             sort: whether dicts are in the order of their keys, so that a state is the same in every framework.
+            absent: other names that the user may have in mind, and why they have no path.
         """
-        self.tx, self.backend, self.paths, self.variables = tx, backend, paths, variables
+        self.tx, self.backend, self.paths, self.variables, self.absent = tx, backend, paths, variables, absent
         self.keys = keys_of(paths)
         places = [(key, place) for place, key in enumerate(self.keys)]
         order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
@@ -75,7 +82,7 @@ class Holder:
         """
         slots, owners = self._sorted(arrays), self._sorted(self.variables) if self.variables else None
         given = self.backend, slots, self._structure, lambda: list(self._sorted(self.paths))
-        found = Tree.of(*given, inplace=inplace, owners=owners)
+        found = Tree.of(*given, inplace=inplace, owners=owners, absent=self.absent)
         return found if found.leaves or self.tx.traits.axes else None
 
     def positions(self, slots: Iterable[int]) -> list[int]:
@@ -139,7 +146,7 @@ class Holder:
 
     def init_like(self, likes: Sequence[tuple[Sequence[int], str]]) -> Any:
         """The first state, of NumPy arrays, for variables of known shapes and dtypes."""
-        numpy = Holder(self.tx, lookup.backend("numpy"), self.paths, self.variables, sort=True)
+        numpy = Holder(self.tx, lookup.backend("numpy"), self.paths, self.variables, sort=True, absent=self.absent)
         return numpy.init([np.zeros(tuple(shape), np.dtype(dtype)) for shape, dtype in likes])
 
     def start(self, first: Any) -> dict[str, Any]:

@@ -21,6 +21,8 @@ NARROW = frozenset({"float16", "bfloat16"})
 _FLOATING = "gradients must be floating-point or complex; cast it, or exclude it with masked(...) or None"
 Paths = Callable[[], list[str]]
 """Finds the paths of all slots, when they are needed."""
+Absent = Callable[[], dict[str, str]]
+"""Finds names that a user may expect among the paths, and why they are not there."""
 
 
 class Source(NamedTuple):
@@ -40,6 +42,7 @@ class Source(NamedTuple):
     find_paths: Paths
     owners: Sequence[Any] | None = None
     """The variables or parameters of the slots, if an adapter knows them."""
+    absent: Absent = dict
 
     @property
     def paths(self) -> list[str]:
@@ -98,7 +101,15 @@ class Leaves(NamedTuple):
 
     @classmethod
     def of(
-        cls, backend: Backend, slots: Row, structure: Any, paths: Paths, *, inplace: bool = False, owners: Given = None
+        cls,
+        backend: Backend,
+        slots: Row,
+        structure: Any,
+        paths: Paths,
+        *,
+        inplace: bool = False,
+        owners: Given = None,
+        absent: Absent = dict,
     ) -> Self:
         """Build a view of leaves found by a tree engine or an adapter."""
         given, types = slots, set(map(type, slots))
@@ -110,7 +121,7 @@ class Leaves(NamedTuple):
         leaves, dtypes = [slots[i] for i in kept], tuple([found[i] for i in kept])
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
-        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, owners)
+        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, owners, absent)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
         return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())

@@ -20,6 +20,7 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
+from gradxform.core.leaves import Source
 from gradxform.core.tree import Tree
 
 
@@ -168,7 +169,7 @@ def _mask(transform: str, part: Any, takes_leaf: bool, view: Tree, paths: Sequen
     if alike and not any(found):
         some = ", ".join(map(repr, source.paths[:5])) + (", ..." if len(source.paths) > 5 else "")
         none = f"variables {part!r} have no gradient" if owned else f"pattern {part!r} matches no path"
-        raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(part, paths)}")
+        raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(part, paths, source)}")
     return [found[slot] for slot in source.kept]
 
 
@@ -300,10 +301,14 @@ def expression(glob: str) -> re.Pattern[str]:
     return re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
 
-def _advice(pattern: Any, paths: Sequence[str]) -> str:
-    """Suggest a pattern that would match, or how paths get names; empty if nothing is known."""
+def _advice(pattern: Any, paths: Sequence[str], source: Source) -> str:
+    """Say why a name is absent, or suggest a pattern that would match; empty if nothing is known."""
     import difflib  # which nothing but an error needs
 
+    absent = {} if isinstance(pattern, Variables) else source.absent()
+    for name, there in zip(absent, matches(pattern, list(absent), True) if absent else (), strict=True):
+        if there:
+            return f"; {name!r} {absent[name]}"
     if all(path.isdigit() for path in paths):
         return (
             ". The leaves of a list have numbers for paths; in PyTorch, write gx.torch.attach("
@@ -318,8 +323,13 @@ def _advice(pattern: Any, paths: Sequence[str]) -> str:
         for i in range(1, len(keys)):
             near |= {"/".join([*keys[:i], "**"]): None, "/".join(["**", *keys[i:]]): None}
     bare = pattern.removesuffix(":0") if isinstance(pattern, str) else ""  # of a variable's name in TensorFlow
-    closest = difflib.get_close_matches(bare, near, 1, 0.4)
-    return f"; did you mean {closest[0]!r}?" if closest else ""
+    keys = bare.replace(".", "/").split("/")
+    moved = ["/".join(keys[i:]) for i in range(len(keys)) if keys[i].strip("*")]
+    moved += ["/".join(["**", *keys])] if keys[0].strip("*") else []
+    fitting = [each for each in moved if any(matches(each, paths))]  # under another prefix
+    closest = fitting or difflib.get_close_matches(bare, near, 1, 0.4)
+    unknown = "" if fitting or source.owners is None else "; a name that is tied to another or not trainable has none"
+    return unknown + (f"; did you mean {closest[0]!r}?" if closest else "")
 
 
 # --- variables ------------------------------------------------------------------------------------------------------

@@ -709,6 +709,11 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("gx.keras.wrap(opt.LossScaleOptimizer(gx.keras.wrap(optimizer, tx)), tx)", TypeError, "wrapped already"),
     ("gx.keras.wrap(optimizer, gx.stop()).apply(gradients, variables)", ValueError, "dense/kernel, dense/bias"),
     ("optimizer.build(variables); gx.keras.wrap(optimizer, gx.freeze('heads'))", ValueError, "'heads' matches no path"),
+    (
+        "optimizer.build(variables[:1]); gx.keras.wrap(optimizer, gx.partition({'**/bias': tx}))",
+        ValueError,
+        "a name that is tied to another or not trainable has none",
+    ),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
     *((f"gx.keras.wrap(optimizer, tx, on={on!r})", ValueError, "'updates'") for on in ("update", None, True)),
     ("gx.keras.wrap(optimizer, gx.trace(0.5)).gradient_transformation_state = ()", ValueError, "call optimizer.build"),

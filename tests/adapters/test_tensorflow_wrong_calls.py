@@ -53,6 +53,9 @@ WRONG: list[tuple[str, type[Exception], str]] = [
         for call in ("gx.tensorflow.apply(tx, ", "processor(")
         for pairs in ("[]", "zip()")
     ),
+    ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), net)", ValueError, "'steps' is not trainable"),
+    ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), [net.w])", ValueError, "or not trainable has none"),
+    ("gx.tensorflow.apply(gx.freeze('steps'), pairs[:1])", ValueError, "or not trainable has none"),
     ("gx.tensorflow.GradientProcessor([net.w], tx)", TypeError, "gx.tensorflow.GradientProcessor(tx, variables)"),
     ("gx.tensorflow.GradientProcessor(tx, pairs)", TypeError, "[variable for _, variable in pairs]"),
     ("gx.tensorflow.GradientProcessor(tx, 3)", TypeError, "a list of variables"),

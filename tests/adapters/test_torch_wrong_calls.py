@@ -94,6 +94,42 @@ def test_a_wrong_call_says_what_to_write(typed: str, words: str) -> None:
         eval(typed, {**names, "scheduler": torch.optim.lr_scheduler.StepLR(own, 1)})
 
 
+class Tied(torch.nn.Module):  # type: ignore[misc]
+    """A language model, whose head is its embedding, and whose encoder may be frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.encoder = torch.nn.Embedding(3, 2), torch.nn.Linear(2, 2)
+        self.lm_head = torch.nn.Linear(2, 3, bias=False)
+        self.lm_head.weight = self.embed.weight
+
+
+TIED, HINT = "'lm_head/weight' is tied to 'embed/weight'", "tied to another or not trainable has none"
+FROZEN = "'encoder/weight' does not require gradients and is not in the optimizer"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("gx.torch.apply_(gx.freeze('lm_head/**'), tied)", TIED),
+        ("gx.torch.init(gx.partition({'lm_head.weight': gx.trace(0.9)}), tied)", TIED),
+        ("gx.torch.attach(sgd(tied.parameters()), gx.masked(gx.stop(), '**/lm_head/*'), names=tied)", TIED),
+        ("gx.torch.attach(sgd(tied.named_parameters()), gx.freeze(re.compile('lm_head')), names=tied)", TIED),
+        ("gx.torch.apply_(gx.freeze('lm_head/**'), tied.named_parameters())", HINT),
+        ("gx.torch.attach(sgd(tied.embed.parameters()), gx.partition({'encoder/*': gx.stop()}), names=tied)", FROZEN),
+        ("gx.torch.attach(sgd(tied.embed.parameters()), gx.freeze('head/**'), names=tied)", HINT),
+    ],
+)
+def test_a_name_that_is_absent_says_why(typed: str, words: str) -> None:
+    tied = Tied()
+    tied.encoder.requires_grad_(False)
+    for parameter in tied.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(ValueError, match=f"matches no path; .*{re.escape(words)}"):
+        eval(typed, {"gx": gx, "re": re, "tied": tied, "sgd": lambda given: torch.optim.SGD(given, lr=0.1)})
+    assert gx.torch.init(gx.masked(gx.trace(0.5), "embed/**"), tied).trace.keys() >= {"embed/weight"}
+
+
 def test_parameters_in_a_dict() -> None:
     made = model()
     named = dict(made.named_parameters())

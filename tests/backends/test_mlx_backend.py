@@ -154,6 +154,15 @@ def test_what_cannot_be_wrapped(optimizer: Any, tx: Any, kind: type[Exception], 
         gx.mlx.wrap(optimizer(), tx()).update(model, model.parameters())
 
 
+def test_a_name_that_is_not_trainable() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    model.layers[0].freeze()
+    optimizer = gx.mlx.wrap(optimizers.SGD(1.0), gx.partition({"layers/0/*": gx.stop()}))
+    with pytest.raises(ValueError, match=r"matches no path; .*'layers/0/(bias|weight)' is not trainable"):
+        optimizer.update(model, model.trainable_parameters())
+    gx.mlx.wrap(optimizers.SGD(1.0), gx.freeze("layers/1/bias")).update(model, model.trainable_parameters())
+
+
 def test_a_wrapped_optimizer_without_a_state_or_a_place() -> None:
     optimizer = gx.mlx.wrap(optimizers.SGD(0.5), gx.trace(0.5))
     optimizer.learning_rate = 1.0

@@ -235,6 +235,10 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
         ("encodr/**", ENCODER, "; did you mean 'encoder/**'?"),
         ("encoder/0/kernal", ENCODER, "; did you mean 'encoder/0/kernel'?"),
         ("heads.kernel", ENCODER, "; did you mean 'head/kernel'?"),
+        ("model/encoder/**", ENCODER, "; did you mean 'encoder/**'?"),  # under another prefix
+        ("params.head.kernel", ENCODER, "; did you mean 'head/kernel'?"),
+        ("encoder/**", [f"model/backbone/{path}" for path in ENCODER], "; did you mean '**/encoder/**'?"),
+        ("0/kernel", [f"model/{path}" for path in ENCODER], "; did you mean '**/0/kernel'?"),
         ("zzz", ENCODER, "'head/kernel'"),
         (".*kernel$", ENCODER, "re.compile('.*kernel$')"),
         ("(", ENCODER, "'head/kernel'"),
