@@ -20,11 +20,9 @@ from gradxform.functions.backward import on_backward, reverse_gradient, stop_gra
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
-from gradxform.transforms.accumulating import accumulate, flush
 from gradxform.transforms.across import across
 from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, grokfast, trace
-from gradxform.transforms.cautious import cautious
 from gradxform.transforms.clipping import (
     clip_adaptive,
     clip_average_norm,
@@ -39,15 +37,24 @@ from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import (
+    cautious,
     centralize,
     normalize_global_norm,
     normalize_norm,
     orthogonal_to_parameters,
+    scale,
+    scale_by_schedule,
     sign,
 )
 from gradxform.transforms.orthogonalizing import orthogonalize
-from gradxform.transforms.scaling import scale, scale_by_schedule
-from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
+from gradxform.transforms.skipping import (
+    accumulate,
+    flush,
+    has_updated,
+    skip_large,
+    skip_nonfinite,
+    zero_nonfinite,
+)
 
 if TYPE_CHECKING:
     import gradxform.testing as testing

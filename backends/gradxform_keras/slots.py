@@ -18,8 +18,7 @@ from gradxform.core.leaves import put
 from gradxform.core.transform import hyperparameters
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
-from gradxform.transforms.accumulating import check_waits
-from gradxform.transforms.skipping import is_due
+from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_keras import private
 
 

@@ -13,8 +13,7 @@ from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
 from gradxform.functions.convert import matched
-from gradxform.transforms.accumulating import check_waits
-from gradxform.transforms.skipping import is_due
+from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_mlx.backend import backend
 
 _INNER, _OWN = "optimizer", "gradient_transformation"

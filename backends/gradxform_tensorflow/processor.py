@@ -14,8 +14,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
-from gradxform.transforms.accumulating import check_waits
-from gradxform.transforms.skipping import is_due
+from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_tensorflow import private, running
 from gradxform_tensorflow.apply import Pairs, identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend

@@ -19,7 +19,7 @@ from gradxform.core.holder import Holder
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
-from gradxform.transforms.accumulating import check_waits
+from gradxform.transforms.skipping import check_waits
 from gradxform_torch import private
 from gradxform_torch.dtensor import backend, is_writable, local
 from gradxform_torch.readable import DEVICE, place_of

@@ -15,8 +15,7 @@ from gradxform.backend.protocol import Row
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place
 from gradxform.functions.convert import matched, to_numpy
-from gradxform.transforms.accumulating import check_waits
-from gradxform.transforms.skipping import is_due
+from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
 from gradxform_torch.dtensor import backend
 from gradxform_torch.optimizers import closure_of, copied, is_for_show, moved, named_of, restore, unwrapped

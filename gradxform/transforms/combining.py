@@ -310,23 +310,21 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
 
 
 _LATE = {
-    ("clip", "unscale"): "the limit would apply to scaled gradients; unscale first",
-    ("clip", "accumulate"): "each part would be clipped instead of their mean; accumulate first: "
+    "unscale": "the limit would apply to scaled gradients; unscale first",
+    "accumulate": "each part would be clipped instead of their mean; accumulate first: "
     "accumulate(chain(clip, ...), every)",
 }
-"""A stage, another that must not come after it, and why."""
+"""The stages that must not come after a clip, and why."""
 
 
 def _check_order(parts: Sequence[GradientTransformation]) -> None:
-    """Warn of the first two transforms in a wrong order."""
-    earlier: dict[str, GradientTransformation] = {}
-    for later in parts:
-        for (before, after), why in _LATE.items():
-            if after == later.traits.stage and before in earlier:
-                shown = later.traits.label or repr(later)
-                warnings.warn(f"chain: {earlier[before]!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
-                return
-        earlier.setdefault(later.traits.stage, later)
+    """Warn of the first clip that comes too early."""
+    clip = None
+    for tx in parts:
+        if clip is not None and tx.traits.stage in _LATE:
+            why = f"{clip!r} comes before {tx.traits.label or repr(tx)}: {_LATE[tx.traits.stage]}"
+            return warnings.warn(f"chain: {why}", OrderWarning, stacklevel=4)
+        clip = tx if clip is None and tx.traits.stage == "clip" else clip
 
 
 def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any]) -> None:

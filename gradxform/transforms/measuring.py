@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -22,7 +22,7 @@ from gradxform.core.where import FUNCTIONS, Variables, keys_of, path_of
 from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
-from gradxform.transforms.skipping import due
+from gradxform.transforms.skipping import due, states_in
 
 _SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -219,10 +219,9 @@ def _of_several(names: Iterable[str]) -> str:
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
-    infinite = before >= float("inf")
-    positive = (before > 0.0) & (before < float("inf"))
+    positive = before > 0.0
     from_zero = xp.where(after > 0.0, float("inf"), 1.0 + after)
-    others = xp.where(before <= 0.0, from_zero, xp.where(infinite, 0.0 * after, before))
+    others = xp.where(before <= 0.0, from_zero, before)  # NaN
     return xp.where(positive, after / xp.where(positive, before, 1.0), others)
 
 
@@ -304,23 +303,14 @@ def metrics(state: Any) -> dict[str, Array]:
     holding.check("metrics", state)
     found: dict[str, Array] = {}
     taken: set[str] = set()
-    for name, measures in _measures(state):
-        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
-        own = next(each for each in numbered if each not in taken)
-        taken.add(own)
-        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures.items()}
+    for held in states_in(state, MeasureState):
+        for name in [name for name, measures in held.measures.items() if isinstance(measures, Measures)]:
+            norms = held.measures.get(f"{name}/norm_before", {})
+            each = {f"norm_before/{path}": norm for path, norm in norms.items()}
+            numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+            own = next(one for one in numbered if one not in taken)
+            taken.add(own)
+            measures = held.measures[name]._asdict() | _counted(held.inner) | each
+            found |= {f"{own}/{field}": unwrapped(value) for field, value in measures.items()}
     applied = due(state)
     return found if not found or applied is True else {**found, "applied": applied}
-
-
-def _measures(state: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(state, MeasureState):
-        for name, measures in state.measures.items():
-            if isinstance(measures, Measures):
-                norms = state.measures.get(f"{name}/norm_before", {})
-                each = {f"norm_before/{path}": norm for path, norm in norms.items()}
-                yield name, measures._asdict() | _counted(state.inner) | each
-        yield from _measures(state.inner)
-    else:
-        for part in holding.parts(state) or ():
-            yield from _measures(part)
