@@ -6,9 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradxform.recording import about, files
+from gradxform.recording import files
 
-Shape = tuple[int, ...]
 _FIXED = ("gradients", "updates", "parameters")
 """Trees whose leaves keep their shapes over all steps."""
 
@@ -56,9 +55,9 @@ class Recording:
         """Let the file of a step go."""
         self._opened.pop(number, None)
 
-    def shapes(self, number: int, name: str) -> dict[str, Shape]:
+    def shapes(self, number: int, name: str) -> dict[str, files.Shape]:
         """The shapes of the leaves of one tree at a step, by path, in the order in which they were recorded."""
-        found: dict[str, Shape] = self.step(number).about["shapes"].get(name, {})
+        found: dict[str, files.Shape] = self.step(number).about["shapes"].get(name, {})
         return found
 
     def dtypes(self, number: int, name: str) -> dict[str, str]:
@@ -75,7 +74,7 @@ class Recording:
         Raises:
             ValueError: no such leaf, or one of a dtype that NumPy lacks.
         """
-        return self.step(number).read(about.key_of(name, path))
+        return self.step(number).read(files.key_of(name, path))
 
     @property
     def norms_only(self) -> bool:

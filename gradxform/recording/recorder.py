@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
-from gradxform.core.where import Where, check
+from gradxform.core.leaves import INEXACT
+from gradxform.core.tree import Tree
+from gradxform.core.where import Where, check, chosen, keys_of
+from gradxform.functions.convert import values
+from gradxform.functions.inspecting import listed_paths, norms
 from gradxform.recording import files
-from gradxform.recording.about import key_of, unprintable
-from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of
 
 _LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
 
@@ -122,18 +125,18 @@ class Recorder:
             raise ValueError(f"record: the step must be at least 0, got {number}")
         if number % self.every:
             return
-        leaves = self._chosen({name: leaves_of(name, tree) for name, tree in trees.items() if tree is not None})
+        leaves = self._chosen({name: _leaves_of(name, tree) for name, tree in trees.items() if tree is not None})
         if self.norms_only:
-            leaves = {name: floating(tree) for name, tree in leaves.items()}
-        read = numbers_of if self.norms_only else arrays_of
+            leaves = {name: _floating(tree) for name, tree in leaves.items()}
+        read = _numbers_of if self.norms_only else _arrays_of
         arrays: dict[str, Any] = {}
         for name, found in leaves.items():
             for path, array in read(name, found).items():
-                key = key_of(name, path)
+                key = files.key_of(name, path)
                 if key in arrays or key == "__metadata__":
                     raise ValueError(f"record: {key!r} is recorded twice; rename {name!r}")
                 arrays[key] = array
-        if (wrong := unprintable(arrays)) is not None:
+        if (wrong := files.unprintable(arrays)) is not None:
             raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
         if not arrays:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
@@ -153,7 +156,7 @@ class Recorder:
         found, refused = {}, []
         for name, tree in leaves.items():
             try:
-                found[name] = tree if list(tree) == [""] else choose(self._where, tree)
+                found[name] = tree if list(tree) == [""] else _choose(self._where, tree)
             except ValueError as error:  # a pattern may be for one of the trees alone
                 refused.append(error)
         if refused and len(refused) == sum(list(tree) != [""] for tree in leaves.values()):
@@ -171,7 +174,7 @@ class Recorder:
             "versions": {name: str(version) for name, version in versions.items() if version},
             "norms_only": self.norms_only,
             "order": {name: list(tree) for name, tree in leaves.items()},
-            "dtypes": {name: {path: dtype_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
+            "dtypes": {name: {path: _dtype_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
             "shapes": {name: {path: list(np.shape(x)) for path, x in tree.items()} for name, tree in leaves.items()},
         }
 
@@ -197,7 +200,9 @@ class Recorder:
 def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[str, Any]) -> None:
     """Add the trees of an earlier call that this one does not have."""
     for name in [name for name in earlier.about["order"] if name not in described["order"]]:
-        arrays |= {key: earlier.read(key) for key in [key_of(name, path) for path in earlier.about["order"][name]]}
+        arrays |= {
+            key: earlier.read(key) for key in [files.key_of(name, path) for path in earlier.about["order"][name]]
+        }
         for field in ("order", "dtypes", "shapes"):
             described[field][name] = earlier.about[field][name]
 
@@ -227,3 +232,90 @@ def _is_first_process() -> bool:
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank()) == 0
     return jax is None or not jax.distributed.is_initialized() or int(jax.process_index()) == 0
+
+
+# --- what a training loop has at hand, as leaves by path and as NumPy arrays ------------------------------------------
+
+
+def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path, without None; one array or number alone has the empty path.
+
+    Raises:
+        TypeError: a leaf that is no array; names the path.
+        ValueError: two leaves of a tree have one path.
+    """
+    tree = _opened(name, tree)
+    listed = listed_paths(tree)
+    if listed is not None:
+        paths, leaves = listed, [_of_pair(item) for item in tree]
+    else:
+        try:
+            backend, (leaves, _) = lookup.opened(tree)
+        except TypeError as error:
+            raise TypeError(f"record: {name}: {error}") from error
+        paths = [] if backend is None else backend.paths(tree)
+    keys = [path.replace(".", "/") for path in paths]
+    unique = keys_of(keys)
+    if keys != unique and listed is None:
+        twice = next(key for key, own in zip(keys, unique, strict=True) if key != own)
+        raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
+    return {key: leaf for key, leaf in zip(unique, leaves, strict=True) if leaf is not None}
+
+
+def _opened(name: str, tree: Any) -> Any:
+    """The named parameters or variables of a model, or their gradients; other trees are themselves."""
+    if hasattr(tree, "trainable_variables"):
+        return list(tree.trainable_variables)
+    if hasattr(tree, "named_parameters"):
+        named = list(tree.named_parameters())
+        return {path: p.grad for path, p in named} if name.startswith("gradients") else named
+    return list(tree) if isinstance(tree, Iterator) else tree
+
+
+def _of_pair(item: Any) -> Any:
+    """The array of a variable, of a (name, parameter) or of a (gradient, variable) pair."""
+    if isinstance(item, (list, tuple)):
+        item = item[1] if isinstance(item[0], str) else item[0]
+    return lookup.unwrapped(item)
+
+
+def _choose(where: Where, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves that `where` is for.
+
+    Raises:
+        ValueError: a pattern that matches no path.
+    """
+    view = Tree.read(dict(leaves))
+    if view is None:
+        return {}
+    mask = dict(zip(view.source.paths, chosen("record", where, view), strict=True))
+    return {path: leaf for path, leaf in leaves.items() if mask[path]}
+
+
+def _arrays_of(name: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves as NumPy arrays, which may share memory with them.
+
+    Raises:
+        TypeError: a traced or symbolic leaf, a masked one, or one whose values NumPy cannot hold; names the path.
+    """
+    masked = next((path for path, leaf in leaves.items() if isinstance(leaf, np.ma.MaskedArray)), None)
+    if masked is not None:
+        raise TypeError(f"record: {name}: the leaf at {masked!r} is masked; record its data and its mask as two leaves")
+    return {path: values(f"record: {name}", path, leaf) for path, leaf in leaves.items()}
+
+
+def _numbers_of(name: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The 2-norm and the largest magnitude of each floating leaf, measured on its device."""
+    two, largest = (_arrays_of(name, norms(dict(leaves), ord=order)) for order in (2, float("inf")))
+    return {path: np.array([float(two[path]), float(largest[path])]) for path in leaves}
+
+
+def _floating(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves that have norms."""
+    return {path: leaf for path, leaf in leaves.items() if _dtype_of(leaf) in INEXACT}
+
+
+def _dtype_of(leaf: Any) -> str:
+    """The name of a leaf's dtype."""
+    owner = lookup.owner(leaf)
+    return str(np.asarray(leaf).dtype) if owner is None else owner.dtype(leaf)
