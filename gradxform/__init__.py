@@ -66,8 +66,7 @@ if TYPE_CHECKING:
     import gradxform_torch as torch
     from gradxform.comparing.comparison import Comparison, compare
     from gradxform.comparing.findings import Finding
-    from gradxform.functions.convert import from_numpy, to_numpy
-    from gradxform.functions.from_torch import rename_from_torch
+    from gradxform.functions.convert import from_numpy, rename_from_torch, to_numpy
     from gradxform.recording.recorder import Recorder, record
 
 __version__ = "1.0.0rc1"
@@ -163,7 +162,7 @@ _LATER = {
     "compare": "comparing.comparison",
     "from_numpy": "functions.convert",
     "record": "recording.recorder",
-    "rename_from_torch": "functions.from_torch",
+    "rename_from_torch": "functions.convert",
     "to_numpy": "functions.convert",
 }
 """Names that are imported when they are first used, and their modules; none belongs into compiled code."""

@@ -98,7 +98,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     total = view.backend.compute(_together, *(norm.value for norm in norms))
     factor = clip_coefficient(Norm(total, single, view.backend), c)
     _warn("per_example_clip_global_norm", view, total, "a gradient")
-    sums = [_sum_of_examples(view, i, _shaped(view, i, factor)) for i in range(len(view.leaves))]
+    sums = [_sum_of_examples(view, i, factor) for i in range(len(view.leaves))]
     return _tree(view, sums), _number_clipped(view, factor)
 
 
@@ -132,16 +132,6 @@ def _example_norms(view: Tree) -> list[Norm]:
     return norms
 
 
-def _shaped(view: Tree, i: int, factor: Array) -> Array:
-    """Reshape one factor per example to broadcast against a leaf."""
-    ones = (1,) * (len(view.backend.shape(view.leaves[i]) or ()) - 1)
-    return view.backend.compute(_as_column, factor, ones=ones)
-
-
-def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
-    return xp.reshape(x, (-1, *ones))
-
-
 def _together(xp: Any, *norms: Array) -> Array:
     """Joint norm of each example's norms."""
     each = xp.stack([xp.reshape(norm, (-1,)) for norm in norms])
@@ -150,9 +140,14 @@ def _together(xp: Any, *norms: Array) -> Array:
 
 def _sum_of_examples(view: Tree, i: int, factor: Any) -> Array:
     """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
-    leaf = view.leaves[i]
-    total = view.backend.compute(formulas.take, view.backend.sum_over(leaf, (0,), factor), index=0)
-    return view.backend.stored(total, view.source.dtypes[i], leaf)
+    leaf, backend = view.leaves[i], view.backend
+    column = backend.compute(_as_column, factor, ones=(1,) * (len(backend.shape(leaf) or ()) - 1))
+    total = backend.compute(formulas.take, backend.sum_over(leaf, (0,), column), index=0)
+    return backend.stored(total, view.source.dtypes[i], leaf)
+
+
+def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
+    return xp.reshape(x, (-1, *ones))
 
 
 def _number_clipped(view: Tree, factor: Any) -> Array:

@@ -75,9 +75,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
 
 def _rank(g: Tree, i: int, fraction: float) -> Any:
     """Return how many elements of a gradient are kept; None if it has no more values than that."""
-    is_sparse = g.source.rebuild is not None and g.source.rebuild[i] is not None
-    held = g.backend.count(g.leaves[i], None)
-    size = g.backend.count(g.source.given(i), None) if is_sparse else held
+    held, size = (g.backend.count(leaf, None) for leaf in (g.leaves[i], g.source.given(i)))  # of a sparse one, too
     if not isinstance(size, float):
         return g.backend.compute(_rounded, size, fraction=fraction)
     rank = max(1, math.floor(fraction * size + 0.5))
@@ -143,8 +141,8 @@ def error_feedback(tx: Any) -> GradientTransformation:
         old, errors = align.of_state(dense, state.error, "error_feedback: the errors")
         whole = dense.given(dense.mapped(plus, old)).lent()  # read again below
         out, kept = tx.rule(whole, state.inner, context)
-        place = {i: rank for rank, i in enumerate(dense.chosen)}
-        before, given = [old[place[i]] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
+        errors_of = dict(zip(dense.chosen, old, strict=True))
+        before, given = [errors_of[i] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
         results, own = [out.leaves[i] for i in out.chosen], g.backend.dtype
         narrow = any(own(new) != own(leaf) for new, leaf in zip(results, given, strict=True))
         wide = out.given(g.backend.cast(results, given), applied=False) if narrow else out

@@ -285,8 +285,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
                 leaf, param = (backend.multiply([x], y, False)[0] for x, y in zip((leaf, param), by, strict=True))
             axes = range(len(units.shape_of("orthogonal_to_parameters", dense, dense.chosen[k])))
             products.append(backend.sum_over(leaf, tuple(axes), param))
-        cosines = backend.compute(_cosines, norms, sizes, *products, short=tuple(short))
-        along = backend.compute(_along, cosines, norms, sizes)
+        cosines, along = backend.compute(_projection, norms, sizes, *products, short=tuple(short))
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
         unlike = [k for k, both in enumerate(zip(params, own, strict=True)) if len(set(map(sums_dtype, both))) > 1]
         if unlike:
@@ -308,15 +307,11 @@ def _positive(xp: Any, norms: Array) -> Array:
     return xp.where(norms > 0.0, norms, 1.0)
 
 
-def _cosines(xp: Any, norms: Array, sizes: Array, *products: Array, short: tuple[bool, ...]) -> Array:
-    """The cosines of the angles between gradients and parameters; zero if one of them is zero."""
+def _projection(xp: Any, norms: Array, sizes: Array, *products: Array, short: tuple[bool, ...]) -> tuple[Array, Array]:
+    """The cosines of the angles between gradients and parameters, zero if one of them is zero; what to add of these."""
     lengths = (formulas.where_active(xp, _positive(xp, vector), active=short) for vector in (norms, sizes))
-    return functools.reduce(operator.truediv, lengths, xp.stack([xp.reshape(product, ()) for product in products]))
-
-
-def _along(xp: Any, cosines: Array, norms: Array, sizes: Array) -> Array:
-    """The multiples of the parameters to add."""
-    return -cosines * norms / _positive(xp, sizes)
+    cosines = functools.reduce(operator.truediv, lengths, xp.stack([xp.reshape(product, ()) for product in products]))
+    return cosines, -cosines * norms / _positive(xp, sizes)
 
 
 def _restoring(xp: Any, cosines: Array, *, index: tuple[int, ...]) -> Array:
