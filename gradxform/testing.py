@@ -47,9 +47,6 @@ def max_ulp(a: Any, b: Any) -> float:
     return float(np.max(ulps(a, b), initial=0.0))
 
 
-_max_ulp = max_ulp
-
-
 def assert_parity(
     tx: GradientTransformation,
     grads: Any,
