@@ -133,7 +133,7 @@ class Leaf:
         if by_slices and np.any(factor != 1):
             held = self.kept(self.value)
             least, sizes = np.finfo(self._kind).smallest_normal, size(held)
-            self.value = where(np.isfinite(sizes) & (sizes >= least) & (not _SHAKING), self.value, held)
+            self.value = where(np.isfinite(sizes) & (sizes >= least) & (_APPLIED[-1].rng is None), self.value, held)
 
     def in_single(self, sizes: Any) -> Any:
         """The term of numbers that are computed in float32, whatever the dtype."""
@@ -144,7 +144,7 @@ class Leaf:
         return self._kept(value, each(lambda part: _sizes(part) * (0.5 if self.is_single else 1.0), value))
 
     def _kept(self, value: Any, term: Any, rounds: bool = True) -> Any:
-        if _SHAKING:
+        if _APPLIED[-1].rng is not None:
             unit = self._budget * (2.0**-24 if self.is_single else 2.0**-53)
             value = each(lambda part, size: part + number(size * unit * _random(part)), value, term)
         if not rounds:
@@ -238,64 +238,57 @@ def _scaled(term: Any, factor: Any) -> Any:
     return each(lambda part: np.where(np.asarray(part) == 0, 0.0, part * sizes), term)
 
 
-_SHAKING: list[Any] = []
-"""A generator, and flags for flushing and vanishing, while results with perturbed rounding are computed."""
+class Perturbation(NamedTuple):
+    """What changes results, to find ill-conditioned ones."""
+
+    rng: Any = None
+    """Draws by how much of their budgets sums change."""
+    flushing: bool = False
+    """Whether subnormal numbers become zero."""
+    vanishing: bool = False
+    """Whether products that a float64 factor may lose become zero."""
+    met: list[bool] | None = None
+    """Gets an item when a leaf or a state comes to have subnormal numbers."""
 
 
-_WATCHES: list[list[bool]] = []
+_APPLIED = [Perturbation()]
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[list[bool]]:
-    """In this context, subnormal numbers that leaves or states come to add an item to the list."""
-    _WATCHES.append([])
-    try:
-        yield _WATCHES[-1]
-    finally:
-        _WATCHES.pop()
-
-
-@contextlib.contextmanager
-def shaken(rng: Any, flushing: bool, vanishing: bool = False) -> Iterator[None]:
-    """In this context, sums change by up to their budget; ill-conditioned results change a lot.
-
-    `flushing`: subnormal numbers become zero. `vanishing`: products that a float64 factor may lose become zero.
-    """
-    _SHAKING.append((rng, flushing, vanishing))
+def perturbed(by: Perturbation) -> Iterator[None]:
+    """In this context, results are perturbed."""
+    _APPLIED.append(by)
     try:
         yield
     finally:
-        _SHAKING.pop()
+        _APPLIED.pop()
 
 
 def _random(part: Any) -> Any:
-    return _SHAKING[-1][0].uniform(-1, 1, np.shape(part))
+    return _APPLIED[-1].rng.uniform(-1, 1, np.shape(part))
 
 
 def _moved(value: Any, unit: float) -> Any:
-    if not _SHAKING:
+    if _APPLIED[-1].rng is None:
         return value
     return each(lambda part: part * (1 + number(unit * _random(part))), value)
 
 
 def _vanished(value: Any) -> Any:
-    if not _SHAKING or not _SHAKING[-1][2]:
-        return value
-    return each(lambda part: np.where(np.abs(part) < 1e-300, 0, part), value)
+    return each(lambda part: np.where(np.abs(part) < 1e-300, 0, part), value) if _APPLIED[-1].vanishing else value
 
 
 def _flushed(value: Any, dtype: Any) -> Any:
     """Flush subnormal numbers of a dtype; bfloat16 has the range of float32, in which float16 is computed."""
-    flushing = bool(_SHAKING) and _SHAKING[-1][1] and dtype.name != "float16"
-    watch = None if _SHAKING or not _WATCHES else _WATCHES[-1]
-    if not flushing and watch is None:
+    flushing, met = _APPLIED[-1].flushing and dtype.name != "float16", _APPLIED[-1].met
+    if not flushing and met is None:
         return value
     least = np.finfo(np.float32 if dtype.name == "bfloat16" else dtype).tiny
 
     def one(part: Any) -> Any:
         low = np.abs(part) < least
-        if watch is not None and (low & (part != 0)).any():
-            watch.append(True)
+        if met is not None and (low & (part != 0)).any():
+            met.append(True)
         return np.where(low, 0, part) if flushing else part
 
     return each(one, value)

@@ -20,8 +20,9 @@ from chains import Structure, values
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.proof import parity, reference_leaf
+from gradxform.proof import parity
 from gradxform.proof.extended import number
+from gradxform.proof.reference_leaf import Perturbation, perturbed
 from gradxform.proof.ulp import DOUBLE, SUMS, apart, budget
 
 Where = tuple[str, str]
@@ -88,7 +89,8 @@ class Wanted:
     def __init__(self, tx: gx.GradientTransformation, steps: Sequence[Any], params: Any) -> None:
         """Take the steps of one run."""
         self.given = tx, steps, params
-        with reference_leaf.watched() as met:
+        met: list[bool] = []
+        with perturbed(Perturbation(met=met)):
             self.results = parity.expected_steps(*self.given)
         self.is_subnormal = bool(met)
         self._others: dict[bool, list[Any]] = {}
@@ -106,7 +108,8 @@ class Wanted:
         if flushing not in self._others:
             found = []
             for seed in range(SHAKES):
-                with reference_leaf.shaken(np.random.default_rng(seed), flushing and seed % 2 == 0, seed % 2 == 0):
+                rng, some = np.random.default_rng(seed), seed % 2 == 0
+                with perturbed(Perturbation(rng, flushing and some, some)):
                     found.append(parity.expected_steps(*self.given))
             self._others[flushing] = found
         return self._others[flushing]
