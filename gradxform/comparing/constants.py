@@ -5,6 +5,7 @@ from __future__ import annotations
 # what belongs together
 SAME_VALUES, OTHER_VALUES = 0.99, 0.9  # cosines from which values are the same ones, and below which they are others
 LEAST_VALUES = 3  # elements below which equal values prove nothing
+CHANCE = 1e-3  # pairs of random leaves, of all that are compared, that may be taken for equal by chance
 HOW_SURE = {  # pairs, by how they were found: 0.95 leaves one of 20 to a fault, 0.4 is a guess
     "the map": 1.0,
     "equal paths": 1.0,

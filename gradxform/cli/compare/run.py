@@ -6,7 +6,7 @@ import base64
 import html as escaping
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,22 +61,22 @@ def run(
         typer.echo(f"{len(chosen)} of {len(every)} leaves, those with the largest distances; --all shows all")
     _say_causes(found, console)
     if write_map is not None:
-        _write_text(write_map, mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b))
+        text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
+        _write(write_map, lambda part: part.write_text(text, encoding="utf-8"))
     if picture is not None:
         from gradxform.cli.compare.picture import figure
 
-        with writing.whole(picture) as part:
-            figure(found).savefig(part, dpi=130)
+        _write(picture, lambda part: figure(found).savefig(part, dpi=130))
     if report is not None:
-        _write_text(report, html(found))
-    for out in filter(None, (write_map, picture, report)):
-        typer.echo(f"written: {out}")
+        _write(report, lambda part: part.write_text(html(found), encoding="utf-8"))
     return int(not found.within)
 
 
-def _write_text(out: Path, text: str) -> None:
+def _write(out: Path, write: Callable[[Path], object]) -> None:
+    """Write a file in whole, and say so."""
     with writing.whole(out) as part:
-        part.write_text(text, encoding="utf-8")
+        write(part)
+    typer.echo(f"written: {out}")
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------

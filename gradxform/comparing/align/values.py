@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing.align.parts import Leaf
-from gradxform.comparing.constants import LEAST_VALUES, SAME_VALUES
+from gradxform.comparing.constants import CHANCE, LEAST_VALUES, SAME_VALUES
 from gradxform.comparing.layouts import SAME, Layout, Shape, candidates, fits, reals
 
 Values = Callable[[Leaf, Layout | None], Any]
@@ -26,6 +26,9 @@ def is_constant(array: Any) -> bool:
 
 def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) -> dict[Leaf, set[Leaf]]:
     """Which leaves have equal values, but for a factor, by cosines of samples of the elements.
+
+    The fewer elements and the more leaves, the nearer to 1 a cosine must be: among 1,500 leaves of four random elements
+    each is like some other one by chance.
 
     Args:
         a: leaves of one recording.
@@ -55,16 +58,25 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
         (ones, rows_a), (others, rows_b) = (
             (leaves, _units(arrays)) for leaves, arrays in (zip(*x, strict=True) for x in sides)
         )
-        if len(ones) * len(others) > _MOST_PAIRS:
-            buckets: dict[bytes, set[Leaf]] = {}
-            for leaf, row in zip(others, _rounded(rows_b), strict=True):
-                buckets.setdefault(bytes(row), set()).add(leaf)
-            for leaf, row in zip(ones, _rounded(rows_a), strict=True):
-                found.setdefault(leaf, set()).update(buckets.get(bytes(row), ()))
-        else:
-            for i, j in np.argwhere(np.abs(rows_a @ rows_b.T) > SAME_VALUES):
-                found.setdefault(ones[i], set()).add(others[j])
+        for i, j in _near(rows_a, rows_b):
+            found.setdefault(ones[i], set()).add(others[j])
     return found
+
+
+def _near(a: Any, b: Any) -> list[tuple[int, int]]:
+    """The places of rows that have the direction of one another, or nearly all of them if there are very many."""
+    if len(a) * len(b) <= _MOST_PAIRS:
+        by_chance = (CHANCE / max(len(a) * len(b), 1)) ** (2 / (a.shape[1] - 1))  # 1 - cosine**2
+        least = max(SAME_VALUES, np.sqrt(1 - min(by_chance, 1.0)))
+        return [(int(i), int(j)) for i, j in np.argwhere(np.abs(a @ b.T) > least)]
+    buckets: dict[bytes, list[int]] = {}
+    for j, row in enumerate(_rounded(b)):
+        buckets.setdefault(bytes(row), []).append(j)
+    found = [(i, j) for i, row in enumerate(_rounded(a)) for j in buckets.get(bytes(row), ())]
+    if not found:
+        return []
+    left, others = (np.setdiff1d(np.arange(len(x)), side) for x, side in zip((a, b), zip(*found, strict=True)))
+    return found + [(int(left[i]), int(others[j])) for i, j in _near(a[left], b[others])]  # rounded the other way
 
 
 def _rounded(rows: Any) -> Any:
