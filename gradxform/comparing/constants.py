@@ -37,6 +37,7 @@ ALIKE = 2e-3  # how far factors of leaves may be apart that have one in common: 
 WHOLE = 1e-3  # how far a factor may be from a whole number, or a sign: it is fitted to float32
 SAME_NORM = 1e-3  # how far norms of one limit may be apart: a clip divides by its norm plus 1e-6, or in float16
 SAME_FACTOR = 0.1  # how far the ratios of norms of two trainings may be from a factor that goes on
+CLIPPED = 1e-2  # how far norms must be apart so that they are no one limit
 PROVING, FEWEST = 3, 8  # elements below which a factor proves nothing, and below which two numbers prove nothing
 NEARER = 64.0  # times nearer the parameters of another step must be: rounding leaves them thousands of times nearer
 SHIFTS = 4  # steps by which recordings may be shifted, and steps that are compared then

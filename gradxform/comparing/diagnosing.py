@@ -21,7 +21,6 @@ BEFORE: tuple[Rule, ...] = (
 PROVEN: tuple[Rule, ...] = (
     gradients.no_gradient,
     gradients.clip_norm,
-    gradients.clip_global_norm,
     gradients.clip_value,
     gradients.factor,
     gradients.weight_decay,
@@ -29,14 +28,12 @@ PROVEN: tuple[Rule, ...] = (
     gradients.scaled,
     gradients.permuted,
     gradients.missing,
-    gradients.two_biases,
 )
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
 LIKELY: tuple[Rule, ...] = (
     unexplained.unrecorded,
     unexplained.data_order,
     unexplained.grown,
-    preconditions.copied,
     unexplained.precision,
     unexplained.vague,
 )

@@ -11,10 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.comparing.align.alignment import Alignment
-from gradxform.comparing.constants import ALIKE, CLOSE, EXACT, EXPLAINED, FACTOR_UNITS, PROVING
+from gradxform.comparing.constants import (
+    ALIKE,
+    BETTER,
+    CHANCE,
+    CLOSE,
+    EXACT,
+    EXPLAINED,
+    FACTOR_UNITS,
+    PROVING,
+    SAME_FACTOR,
+)
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import reals
-from gradxform.comparing.mapping import Pair, View
+from gradxform.comparing.layouts import apart, reals
+from gradxform.comparing.mapping import Pair, View, module_of
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Judged, Row, Scale, coarsest, is_noise, scale_of
 from gradxform.recording.reading import Recording
@@ -27,8 +37,8 @@ def few(items: Any, count: int) -> Any:
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
-_SAMPLE, _LEAVES = 1 << 15, 1 << 8
-"""Elements of a leaf that are enough to tell how it moves, and leaves that are enough to tell a step from others."""
+_SAMPLE, _LEAVES, _STEPS = 1 << 15, 1 << 8, 12
+"""Elements of a leaf that are enough to tell how it moves; leaves that tell a step from others, and steps that do."""
 
 
 class Side(NamedTuple):
@@ -41,11 +51,8 @@ class Side(NamedTuple):
     recording: Recording
     alone: list[str]
     """The leaves without a partner that have a gradient at the first step."""
-
-    def is_second_bias(self, path: str) -> bool:
-        """Whether a leaf is one of the two biases of PyTorch's recurrent layers, which others have one of."""
-        there = self.recording.shapes(self.recording.steps[0], "gradients")
-        return "bias_ih" in path and path.replace("bias_ih", "bias_hh") in there
+    seconds: dict[str, int]
+    """Of leaves without a partner, those whose gradient is that of another in their module, as the sum is one bias."""
 
 
 @dataclass(eq=False)
@@ -77,8 +84,26 @@ class Evidence:
 
     def _side(self, place: int, name: str, other: str, recording: Recording) -> Side:
         paths = (self.alignment.alone_a, self.alignment.alone_b)[place]
-        there = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
-        return Side(place, name, other, recording, [path for path in paths if path in there])
+        step, tree = self.steps[0], "gradients"
+        alone = [path for path in paths if tree in self.rows and path in recording.shapes(step, tree)]
+        near: dict[str, list[int]] = {}
+        for i, pair in enumerate(self.pairs) if alone and self.values else ():
+            near.setdefault(module_of(pair.views[place].path), []).append(i)
+        seconds = {
+            path: i
+            for path in alone
+            for i in near.get(module_of(path), ())
+            if self.has(i, tree, step) and self._is_second(recording, path, self.pairs[i].views[place])
+        }
+        return Side(place, name, other, recording, [path for path in alone if path not in seconds], seconds)
+
+    def _is_second(self, recording: Recording, path: str, view: View) -> bool:
+        """Whether the first gradient of a leaf is that of another one."""
+        shapes = recording.shapes(self.steps[0], "gradients")
+        if shapes[path] != shapes[view.path] or view.layout.part is not None:
+            return False
+        arrays = (self.array(recording, view._replace(path=x), "gradients", self.steps[0]) for x in (path, view.path))
+        return apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]
 
     @property
     def pairs(self) -> list[Pair]:
@@ -151,19 +176,56 @@ class Evidence:
 
     def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
         """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
-        found = []
-        steps = (step, step if other is None else other)
-        for side, view, at in zip((self.a, self.b), self.pairs[i][:2], steps, strict=True):
-            found.append(reals(few(np.reshape(view.layout.of(side.read(at, tree, view.path)), -1), _SAMPLE)))
-        return found[0], found[1]
+        if not self.values:
+            found = self.rows[tree][step][i]
+            assert found is not None
+            return np.array([found.norm_a]), np.array([found.norm_b])
+        steps, views = (step, step if other is None else other), self.pairs[i].views
+        one, two = (
+            reals(few(np.reshape(view.layout.of(side.read(at, tree, view.path)), -1), _SAMPLE))
+            for side, view, at in zip((self.a, self.b), views, steps, strict=True)
+        )
+        return one, two
+
+    def sampled(self, places: Sequence[int], tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+        """Some elements of some of these leaves, in one array for each run."""
+        shapes = self.a.shapes(step, tree), self.b.shapes(step if other is None else other, tree)
+        there = [i for i in places if all(v.path in s for v, s in zip(self.pairs[i].views, shapes, strict=True))]
+        found = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
+        one, two = (np.concatenate([[0.0], *side]) for side in zip(*found, strict=True)) if found else np.zeros((2, 1))
+        return one, two
 
     def apart(self, tree: str, step: int, other: int) -> float:
         """The distance of a tree of A at one step and of B at another, of some pairs, relative to A; samples."""
-        shapes = self.a.shapes(step, tree), self.b.shapes(other, tree)
-        there = [i for i, (a, b, *_) in enumerate(self.pairs) if a.path in shapes[0] and b.path in shapes[1]]
-        pairs = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
-        scale = math.hypot(*(float(np.linalg.norm(one)) for one, _ in pairs))
-        return math.hypot(*(float(np.linalg.norm(one - two)) for one, two in pairs)) / scale if scale else math.inf
+        return apart(*self.sampled(range(len(self.pairs)), tree, step, other)[::-1])
+
+    @functools.cached_property
+    def later(self) -> list[int]:
+        """Some steps from the one on where the runs part, after the one before it."""
+        steps = list(self.rows[self.tree])
+        return steps[max(0, steps.index(self.at) - 1) :][:_STEPS]
+
+    def held(self, places: Sequence[int], times: float, rate: float = 0.0) -> tuple[list[int], dict[int, float]]:
+        """At which of these steps B's leaves are a number times A's, and where they are another number times A's.
+
+        With a rate, it is a number times A's plus a rate times the parameters, beside the former alone. In trainings
+        that have parted, a part of the difference is left, or the norms have the factor.
+        """
+        held, own = [], {}
+        for step in self.later:
+            a, b = self.sampled(places, self.tree, step)
+            added = rate * self.sampled(places, "parameters", step)[int(rate > 0)] if rate else 0.0 * a
+            if len(added) != len(a) or not a.any() or not b.any():
+                continue
+            found, other, size = times * a + added, times * a if rate else a, float(np.linalg.norm(b))
+            ratio = (size / float(np.linalg.norm(found))) ** (1 if abs(times) > 1 else -1)
+            near = BETTER * apart(found, b) < apart(other, b) * min(1.0, size / float(np.linalg.norm(other)))
+            if near or (not rate and abs(ratio - 1) < SAME_FACTOR < abs(abs(times) - 1)):
+                held.append(step)
+            number = float(a @ b) / float(a @ a)
+            if apart(number * a, b) <= self.slack:
+                own[step] = number
+        return held, own
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""
@@ -222,6 +284,11 @@ class Evidence:
     def are_parallel(self, places: Sequence[int]) -> bool:
         """Whether all of these leaves are a number times those of the other run, in enough elements to tell."""
         return sum(self.distance(i).size for i in places) >= PROVING and all(map(self.is_parallel, places))
+
+    def is_by_chance(self, i: int) -> bool:
+        """Whether one of so many leaves may have a factor by chance, in so few elements."""
+        d = self.distance(i)
+        return (d.left / abs(d.factor - 1)) ** (d.size - 1) * len(self.row) > CHANCE if d.factor != 1 else True
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""

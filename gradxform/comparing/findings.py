@@ -18,7 +18,6 @@ class Kind(StrEnum):
     CLIP_NORM = "clip_norm"  #: One run clips each gradient by its norm, or each to another limit.
     CLIP_VALUE = "clip_value"  #: One run clips each element, or each to another limit.
     CONSTANT = "constant"  #: Small differences with a direction, as of another epsilon or constant.
-    COPIED = "copied"  #: Weights were copied without a transposition, or not at all.
     DATA = "data"  #: Recorded batches differ.
     DATA_ORDER = "data_order"  #: The gradients of a step are like those of another step in the other run.
     EPSILON = "epsilon"  #: Another epsilon of an optimizer, or in another place.
@@ -37,13 +36,14 @@ class Kind(StrEnum):
     MISSING = "missing"  #: One run lacks a leaf that the other trains.
     NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
     OFFSET = "offset"  #: The recordings number their steps otherwise.
-    OPTIMIZER = "optimizer"  #: The optimizers differ, in kind, betas or momentum, or in an unknown way.
+    OPTIMIZER = (
+        "optimizer"  #: The optimizers differ, in kind, betas, momentum or how often they step, or in an unknown way.
+    )
     PRECISION = "precision"  #: One run computes in a lower precision.
     REST = "rest"  #: A remark on what the named causes leave unexplained.
     SIGN = "sign"  #: All gradients have the opposite sign.
     TIED = "tied"  #: Two leaves of one run are one in the other.
     TRANSPOSED = "transposed"  #: The gradient of a leaf is transposed.
-    TWO_BIASES = "two_biases"  #: Recurrent layers with two biases beside such with one.
     UNALIGNED = "unaligned"  #: Leaves without a partner that may have one in an unknown layout.
     UNKNOWN = "unknown"  #: No rule knows the cause.
     UNRELATED = "unrelated"  #: Gradients that point elsewhere in most leaves.

@@ -167,6 +167,12 @@ def cosine(a: Any, b: Any) -> float:
         return float(a @ b) / scale
 
 
+def apart(a: Any, b: Any) -> float:
+    """The distance of two arrays, relative to the second; 1 beside zeros."""
+    scale = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / scale if scale else 1.0
+
+
 def blocks(a: Any, b: Any, least: float = SAME_VALUES) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
     for axis in range(a.ndim):

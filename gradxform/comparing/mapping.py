@@ -49,7 +49,12 @@ class Pair(NamedTuple):
     @property
     def module(self) -> str:
         """The path in A of the module that the leaf belongs to."""
-        return self.a.path.replace(".", "/").rpartition("/")[0]
+        return module_of(self.a.path)
+
+
+def module_of(path: str) -> str:
+    """The path of the module that a leaf belongs to."""
+    return path.replace(".", "/").rpartition("/")[0]
 
 
 def named(view: View) -> str:

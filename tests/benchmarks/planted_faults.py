@@ -37,7 +37,7 @@ from gradxform.recording.reading import Recording  # noqa: E402
 
 VERDICTS = ("right", "possible", "unknown", "missed", "unseen", "wrong")
 STEPS = 10
-NO_CAUSE = {"unknown", "unrelated", "constant", "precision"}
+NO_CAUSE = {"unknown", "unrelated", "constant"}
 """Kinds that list what may be the cause."""
 FOLLOWS = {"where", "rest", "unaligned"}
 

@@ -152,7 +152,7 @@ MORE: dict[str, Fault] = {
         {"optimizer": lambda: adam(1e-2)},
         ("learning_rate",),
     ),
-    "steps on every second batch": Fault({"optimizer": accumulating}, kinds=("frozen",)),
+    "steps on every second batch": Fault({"optimizer": accumulating}, kinds=("optimizer",)),
     "centralized gradients": Fault({"optimizer": centred}, kinds=("optimizer",)),
     "a clip after recording": Fault({"optimizer": lambda: clipped_after(0.05)}, kinds=("optimizer",)),
     "a decay of matrices alone": Fault({"optimizer": lambda: sparse_decay}, kinds=("weight_decay",)),

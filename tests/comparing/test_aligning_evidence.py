@@ -117,6 +117,22 @@ def test_equal_gradients_lead_where_nothing_else_does(tmp_path: Path) -> None:
     assert {pair.how for pair in found.pairs} == {"equal gradients"}
 
 
+@pytest.mark.parametrize("parameters", [True, False])
+@pytest.mark.parametrize(
+    ("count", "size", "noise"), [(1500, 3, 0.0), (1500, 4, 1e-6), (1500, 5, 1e-3), (4000, 4, 1e-6)]
+)
+def test_short_leaves_that_are_alike_by_chance(
+    count: int, size: int, noise: float, parameters: bool, tmp_path: Path
+) -> None:
+    order, leaves = np.random.default_rng(0).permutation(count), random(count, size)
+    noisy = np.float32(leaves * (1 + noise * random(count, size, seed=1)))
+    a = {f"x{i}/weight": leaf for i, leaf in enumerate(leaves)}
+    b = {f"y{k}/kernel": noisy[i] for k, i in enumerate(order)}
+    given = (a, {path: leaves[i] for path, i in zip(b, order, strict=True)}) if parameters else (None, None)
+    found = gx.compare(recorded(tmp_path / "a", a, given[0]), recorded(tmp_path / "b", b, given[1]))
+    assert led(found) == {f"x{i}/weight": f"y{k}/kernel" for k, i in enumerate(order)}
+
+
 def test_copies_of_one_weight_are_told_apart_by_names_and_order(tmp_path: Path) -> None:
     """Layers copied from one another begin equal, as in torch.nn.TransformerEncoder."""
     weight = random(E, E)

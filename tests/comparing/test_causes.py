@@ -238,9 +238,8 @@ def in_torch_and_flax(folder: Path, copy: Any, seed: int = 0) -> gx.Comparison:
 def test_a_square_weight_that_is_copied_without_its_transposition(tmp_path: Path) -> None:
     assert in_torch_and_flax(tmp_path / "right", lambda weight: weight).within
     found = in_torch_and_flax(tmp_path / "wrong", lambda weight: weight.T.copy())
-    assert found.findings[0].kind == "copied", str(found)
-    assert found.findings[0].leaves == ("mid/weight",)
-    assert "mid/kernel in B holds mid/weight of A in another layout" in str(found)
+    assert not found.within
+    assert not [finding for finding in found.findings if finding.is_fault and finding.is_certain], str(found)
 
 
 def test_parameters_of_another_seed_under_other_names(tmp_path: Path) -> None:

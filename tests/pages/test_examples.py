@@ -185,7 +185,8 @@ def port_hunt(result: Any) -> Figures:
     assert max(right_levels) < 1e-6
     assert max(constant_levels[:11]) < 1e-3 < 1e-2 < min(constant_levels[11:])
     said = constant.findings[0].text.replace(f"{constant.findings[0].numbers['relative']:.2g}", "{}")
-    return {factor.findings[0].text: [], said: [approx(constant.findings[0].numbers["relative"], rel=0.05)]}
+    cause = factor.findings[0].text.partition(" It holds at")[0]
+    return {cause: [], said: [approx(constant.findings[0].numbers["relative"], rel=0.05)]}
 
 
 def conflicting_tasks(found: Any) -> Figures:

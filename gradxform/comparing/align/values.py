@@ -75,7 +75,7 @@ def _near(a: Any, b: Any) -> list[tuple[int, int]]:
     found = [(i, j) for i, row in enumerate(_rounded(a)) for j in buckets.get(bytes(row), ())]
     if not found:
         return []
-    left, others = (np.setdiff1d(np.arange(len(x)), side) for x, side in zip((a, b), zip(*found, strict=True)))
+    left, others = (np.setdiff1d(np.arange(len(rows)), [pair[k] for pair in found]) for k, rows in enumerate((a, b)))
     return found + [(int(left[i]), int(others[j])) for i, j in _near(a[left], b[others])]  # rounded the other way
 
 

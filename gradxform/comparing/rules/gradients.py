@@ -1,4 +1,8 @@
-"""Rules for gradients that follow from the other run's: what one run does to all of them, or to single leaves."""
+"""Rules for gradients that follow from the other run's: what one run does to all of them, or to single leaves.
+
+Each predicts leaves of one run from those of the other by a few numbers, at the step where the runs part, and says at
+how many steps it does.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,19 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence, Side
 from gradxform.comparing.findings import Finding, number, proven, some
-from gradxform.comparing.rules.moved import apart, moved
+from gradxform.comparing.layouts import apart
+from gradxform.comparing.rules.moved import moved
 
 
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run are zero, or single ones are zero or absent."""
     for side in e.sides:
-        lost = [i for i, d in enumerate(e.row) if d is not None and (d.norms[side.place] or d.nonfinite[side.place])]
-        zeros = sorted({*e.bad} - {*lost})
-        if zeros and not lost:
+        step, lost = _without_gradient(e, side)
+        if (
+            e.bad
+            and {*lost} == {*e.bad}
+            and not any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row)
+        ):
             text = (
                 f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: either no "
                 "gradient reaches the parameters (a loss that is detached, a graph that is cut), or they are recorded "
@@ -27,47 +35,49 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             )
             yield proven("zero", text, e.at)
             return
-        if zeros:
-            text = f"No gradient reaches {e.some(zeros)} in {side.name}: zeros there, and not in {side.other}: frozen?"
-            yield proven("frozen", text, e.at, e.labels(zeros), {}, frozenset(zeros))
-        step, absent = _absent(e, side)
-        if absent:
-            explains = frozenset(absent) if e.step in (None, step) else None  # what parts later follows from it
+        if lost:
+            explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
-            text = (
-                f"{side.name} has no gradient for {e.some(absent)}{since}, and {side.other} has: frozen, or not used?"
-            )
-            yield proven("frozen", text, step, e.labels(absent), {}, explains)
+            text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
+            yield proven("frozen", text, step, e.labels(lost), {}, explains)
 
 
-def _absent(e: Evidence, side: Side) -> tuple[int, list[int]]:
-    """The first step, up to where the runs part, at which one run alone lacks gradients, and the pairs."""
+def _without_gradient(e: Evidence, side: Side) -> tuple[int, list[int]]:
+    """The first step, up to where the runs part, at which gradients are zero or absent in one run alone; the pairs."""
     other = e.sides[1 - side.place]
-    for step, row in e.rows.get("gradients", {}).items():
-        if e.step is None or step <= e.step:
-            own, there = (each.recording.shapes(step, "gradients") for each in (side, other))
-            views = {i: e.pairs[i].views for i, d in enumerate(row) if d is None}
-            absent = [i for i, v in views.items() if v[side.place].path not in own and v[other.place].path in there]
-            if absent:
-                return step, absent
+    for step, row in e.rows[e.tree].items():
+        own, there = (each.recording.shapes(step, e.tree) for each in (side, other))
+        views = [pair.views for pair in e.pairs]
+        lost = [
+            i
+            for i, d in enumerate(row)
+            if (
+                views[i][side.place].path not in own and views[i][other.place].path in there
+                if d is None
+                else step == e.step and i in e.bad and not (d.norms[side.place] or d.nonfinite[side.place])
+            )
+        ]
+        if lost or step == e.step:
+            return step, lost
     return e.at, []
 
 
-def clip_global_norm(e: Evidence) -> Iterator[Finding]:
-    """All gradients of one run have one norm together at the steps at which they differ by a factor."""
-    if e.step is not None and e.are_parallel(e.bad):
-        factors, steps = [e.distance(i).factor for i in e.bad], list(e.judged[e.tree].bad)
-        if spread(factors) <= e.slack and factors[0] > 0:
-            values, every = ([[e.total(at, side) for at in x] for side in e.sides] for x in (steps, e.rows[e.tree]))
-            yield from _limits(e, "clip_global_norm", "by the global norm", "steps", values, every)
+# --- clips ------------------------------------------------------------------------------------------------------------
 
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
-    """Each leaf that is larger in one run has one norm, the limit, in the other."""
-    if len(e.bad) > 1 and e.are_parallel(e.bad) and all(e.distance(i).factor > 0 for i in e.bad):
-        every = [[d.norms[side.place] for d in e.row if d is not None] for side in e.sides]
-        values = [[e.distance(i).norms[side.place] for i in e.bad] for side in e.sides]
-        yield from _limits(e, "clip_norm", "each gradient by its norm", "leaves", values, every)
+    """Leaves that are larger in one run have one norm, the limit, in the other: each of them, or all at each step."""
+    factors = [e.distance(i).factor for i in e.bad]
+    if not factors or min(factors) <= 0 or not e.are_parallel(e.bad):
+        return
+    rows = [e.row[i] for i in e.bad], e.row
+    leaves = [[[d.norms[side.place] for d in row if d is not None] for side in e.sides] for row in rows]
+    found = list(_limits(e, "clip_norm", "each gradient by its norm", "leaves", *leaves)) if len(factors) > 1 else []
+    if not found and spread(factors) <= e.slack:
+        steps = e.judged[e.tree].bad, e.rows[e.tree]
+        totals = [[[e.total(at, side) for at in x] for side in e.sides] for x in steps]
+        found = list(_limits(e, "clip_global_norm", "by the global norm", "steps", *totals))
+    yield from found
 
 
 def _limits(
@@ -87,7 +97,8 @@ def _limits(
         clips = over[0] if units == "steps" else all(over)
         if clips:
             own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
-        if not _is_limit(own, others) or (clips and max(norms) > limit * (1 + constants.SAME_NORM)):
+        is_limit = len(own) > 1 and spread(own) <= constants.SAME_NORM and spread(others) > constants.ALIKE
+        if not is_limit or (clips and max(norms) > limit * (1 + constants.SAME_NORM)):
             continue
         certain = clips and _is_spared(norms, limit)
         if clips:
@@ -97,31 +108,22 @@ def _limits(
                 f"{'' if certain else ' A smaller norm would tell a clip from a normalization.'}"
             )
         else:
+            one, other = e.losses.get(e.at, (0.0, 0.0))[:: 1 if side.place else -1]
+            also = other > one * (1 + constants.ALIKE) > 0
+            larger = f" (the loss is {number(other / one)} times larger too)" if also else ""
             text = (
                 f"{side.name} has the {'global ' * (units == 'steps')}norm {number(limit)} in {len(own)} {units}, even "
                 f"where it is smaller in {side.other} ({number(min(others))}): either {side.name} clips gradients that "
-                f"are larger before the clip{_of_losses(e, side)}, or it normalizes them."
+                f"are larger before the clip{larger}, or it normalizes them."
             )
         labels = e.labels(e.bad) if units == "leaves" else ()
         yield Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
         return
 
 
-def _is_limit(values: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether several numbers are one limit: equal while the others vary."""
-    return len(values) > 1 and spread(values) <= constants.SAME_NORM and spread(others) > constants.ALIKE
-
-
 def _is_spared(norms: Sequence[float], limit: float) -> bool:
     """Whether a norm is below a limit: what normalizes leaves none there."""
     return any(0 < norm < limit * (1 - constants.SAME_NORM) for norm in norms)
-
-
-def _of_losses(e: Evidence, side: Side) -> str:
-    """How many times larger the loss is in the run with the larger gradients."""
-    losses = e.losses.get(e.at, (0.0, 0.0))
-    one, other = losses[1 - side.place], losses[side.place]
-    return f" (the loss is {number(other / one)} times larger too)" if one and other / one > 1 + constants.ALIKE else ""
 
 
 def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
@@ -153,33 +155,47 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
         return
 
 
+def spread(values: Any) -> float:
+    """How far numbers are apart, relative to their middle."""
+    middle = abs(float(np.median(values)))
+    return (max(values) - min(values)) / middle if middle else float("inf")
+
+
+# --- a number times the gradients, and a number times the parameters --------------------------------------------------
+
+
 def factor(e: Evidence) -> Iterator[Finding]:
     """All gradients are one number times as large in B."""
     if e.step is None or not set(e.bad) >= set(e.significant) or not e.are_parallel(e.significant):
         return
     factors = np.array([e.distance(i).factor for i in e.significant])
     found = float(np.median(factors))
-    if spread(factors) > e.slack or np.abs(factors - found).max() > constants.EXPLAINED * abs(found - 1) or not found:
-        return
-    text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
-    is_sign = found < 0 and abs(found + 1) < e.slack
-    yield proven("sign", text, e.step, (), {"factor": found}) if is_sign else _times(e, found)
+    if spread(factors) <= e.slack and np.abs(factors - found).max() <= constants.EXPLAINED * abs(found - 1) and found:
+        yield _times(e, found)
 
 
 def _times(e: Evidence, found: float) -> Finding:
     """A factor of all gradients, how it goes on, and what the losses tell of it."""
+    held, own = e.held(e.significant, found)
+    over = _over(e, held)
+    if found < 0 and abs(found + 1) < e.slack:
+        text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
+        return proven("sign", text + over, e.at, (), {"factor": found})
     power, large = (1, "B") if abs(found) > 1 else (-1, "A")
-    times, later = abs(found) ** power, _later(e)
+    times = abs(found) ** power
     what, sign = "" if e.values else "norms of ", " and of the opposite sign" if found < 0 else ""
     text = f"All {what}gradients are {number(times)} times larger in {large}{sign}"
-    if len(later) > 1 and spread(list(later.values())) > e.slack:
-        step, other = max(later.items(), key=lambda item: abs(item[1] - found))
+    if len(own) > 1 and spread(list(own.values())) > e.slack:
+        step, other = max(own.items(), key=lambda item: abs(item[1] - found))
         text += (
             f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: a "
             "scale or a schedule that changes, or a mean over another number of tokens or examples in each batch."
         )
         return Finding("factor", text, e.at, (), {"factor": found})
-    hint, no_clip = _hint(e, times), _is_no_clip(e, times, int(large == "A"))
+    small = [e.total(step, e.sides[large == "A"]) for step in held]
+    after = next((step for step in e.later if step > e.at), None)
+    no_clip = after in held and any(abs(norm - small[0]) > constants.CLIPPED * small[0] for norm in small)
+    hint = _hint(e, times)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     clip = "" if no_clip else ", or all clipped together"
     scale = (
@@ -197,34 +213,12 @@ def _times(e: Evidence, found: float) -> Finding:
     else:
         otherwise = scale.format("it is reported otherwise than it is used, or ")
         text += f", and the loss {number(loss)} times: {otherwise}{clip}."
-    text += f" It is the same at {len(later)} steps." if len(later) > 1 else ""
-    return Finding("factor", text, e.at, (), {"factor": found}, is_certain=summed or no_clip or len(later) > 1)
+    return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
 
 
-def _later(e: Evidence) -> dict[int, float]:
-    """The factor of the largest leaf at each step at which all are parallel: where trainings go on alike."""
-    found = {}
-    for step, row in e.rows[e.tree].items():
-        there = [d for i in e.significant if (d := row[i]) is not None]
-        if there and all(1 - d.cosine**2 <= e.slack**2 for d in there if e.values):
-            largest = max(there, key=lambda d: d.norm_a)
-            found[step] = largest.ratio if largest.cosine > 0 or not e.values else -largest.ratio
-    return found
-
-
-def _is_no_clip(e: Evidence, times: float, small: int) -> bool:
-    """Whether later norms of the run with the smaller gradients, all of them, exclude that they are clipped.
-
-    They go beyond what the limit would be, and the next ones have the factor as well, which those of a mean over steps
-    have not; or they stay below it, and the factor of norms goes on all the same.
-    """
-    norms = [(e.total(at, e.sides[small]), e.total(at, e.sides[1 - small])) for at in e.rows[e.tree] if at >= e.at]
-    limit, later = norms[0][0], norms[1:]
-    if any(one > 1.01 * limit for one, _ in later):
-        one, other = later[0]
-        return one > 0 and abs(other / one / times - 1) < constants.SAME_FACTOR
-    below = [abs(other / one / times - 1) for one, other in later if 0 < one < limit * (1 - constants.SAME_NORM)]
-    return len(below) > 1 and len(below) == len(later) and max(below) < constants.SAME_FACTOR
+def _over(e: Evidence, held: Sequence[int]) -> str:
+    """At how many steps a prediction holds, if there are several."""
+    return f" It holds at {len(held)} of {len(e.later)} steps." if len(e.later) > 1 else ""
 
 
 def _hint(e: Evidence, times: float) -> str:
@@ -239,12 +233,6 @@ def _hint(e: Evidence, times: float) -> str:
             if not shape and e.values and float(run.read(e.at, name, path)) == whole:
                 return f" ({whole} is {name})"
     return f" ({whole} may be the batch, the sequence or the devices)"
-
-
-def spread(values: Any) -> float:
-    """How far numbers are apart, relative to their middle."""
-    middle = abs(float(np.median(values)))
-    return (max(values) - min(values)) / middle if middle else float("inf")
 
 
 def weight_decay(e: Evidence) -> Iterator[Finding]:
@@ -278,23 +266,17 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     if times != 1:
         yield _times(e, times)
     run, other = ("B", "A") if rate > 0 else ("A", "B")
-    certain = _goes_on(e, decayed, times, rate)
+    held, _ = e.held(decayed, times, rate)
+    certain = len(held) > 1
     text = (
         f"{run} adds weight decay to the gradients, {number(abs(rate))} times the parameters in {len(places)} of "
         f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or adds toward other values, such "
-        f"as its initial ones.{'' if certain else ' This is told from one step: a second one would decide.'}"
+        f"as its initial ones.{_over(e, held)}{'' if certain else ' A second step would decide.'}"
     )
     yield Finding("weight_decay", text, e.step, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
 
 
-def _goes_on(e: Evidence, places: Sequence[int], times: float, rate: float) -> bool:
-    """Whether a part of the parameters explains most of the difference at the next recorded step as well."""
-    after = next((step for step in e.steps if step > e.at), None)
-    if after is None or not all(e.has(i, tree, after) for i in places for tree in (e.tree, "parameters")):
-        return False
-    leaves = [(*e.samples(i, e.tree, after), e.samples(i, "parameters", after)[1]) for i in places]
-    a, b, p = (np.concatenate(arrays) for arrays in zip(*leaves, strict=True))
-    return constants.BETTER * apart(times * a + rate * p, b) < apart(times * a, b)
+# --- single leaves ----------------------------------------------------------------------------------------------------
 
 
 def tied(e: Evidence) -> Iterator[Finding]:
@@ -318,7 +300,7 @@ def missing(e: Evidence) -> Iterator[Finding]:
     """Leaves with a gradient that one run does not have at all."""
     unaligned: list[tuple[str, str]] = []
     for side in e.sides:
-        there = [path for path in side.alone if path not in e.named and not side.is_second_bias(path)]
+        there = [path for path in side.alone if path not in e.named]
         lacking = [path for path in there if path not in e.alignment.not_aligned]
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
@@ -334,31 +316,17 @@ def missing(e: Evidence) -> Iterator[Finding]:
         yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset())
 
 
-def two_biases(e: Evidence) -> Iterator[Finding]:
-    """PyTorch's recurrent layers, whose two biases move their sum twice as far as one bias moves."""
-    for side in e.sides if e.step not in (None, e.steps[0]) else ():
-        there = [path for path in side.alone if side.is_second_bias(path)]
-        if there:
-            text = (
-                f"{side.name} trains two biases in its recurrent layers ({some(there)} is the second), and "
-                f"{side.other} one: their gradients are equal, and their sum moves twice as far. Freeze one of the two."
-            )
-            yield Finding("two_biases", text, e.at, tuple(there))
-            return
-
-
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
     large = [i for i in e.bad if e.values and e.distance(i).size >= constants.PROVING]
-    factors = {i: e.distance(i).factor for i in large if e.is_parallel(i) and e.distance(i).factor}
+    factors = {i: e.distance(i).factor for i in large if e.is_parallel(i) and not e.is_by_chance(i)}
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
     for i, times in factors.items():
         is_sign, label = abs(times + 1) < constants.WHOLE, e.pairs[i].label
-        what = (
-            "has the opposite sign in B." if is_sign else f"is {number(times)} times as large in B: a factor of its own"
-        )
-        text = f"The gradient of {label} {what}{'' if is_sign else why}"
+        own = f"is {number(times)} times as large in B: a factor of its own{why}"
+        what = "has the opposite sign in B." if is_sign else own
+        text = f"The gradient of {label} {what}{_over(e, e.held([i], times)[0])}"
         kind = "leaf_sign" if is_sign else "leaf_factor"
         yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=is_sign or not most)
 

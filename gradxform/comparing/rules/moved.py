@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.layouts import COUNTS, blocks, candidates, reordered
+from gradxform.comparing.layouts import COUNTS, apart, blocks, candidates, reordered
 
 _GATES = (3, 4)
 
@@ -18,12 +18,6 @@ def moved(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
     if a.shape != b.shape or not a.any() or apart(a, b) <= limit:
         return None
     return next(((kind, words) for array, kind, words in _ways(a, b) if apart(array, b) <= limit), None)
-
-
-def apart(a: Any, b: Any) -> float:
-    """The distance of two arrays, relative to the second; 1 beside zeros."""
-    scale = float(np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / scale if scale else 1.0
 
 
 def _ways(a: Any, b: Any) -> Iterator[tuple[Any, str, str]]:

@@ -146,7 +146,7 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
         names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", begun and at.after
         text = f"{names} in {side.name} from step {at.step} to {end or e.steps[-1]}, though it has a gradient: {why}."
         certain = bool(period or (moving and begun is None))
-        return Finding("frozen", text, at.step, e.labels(still), is_certain=certain)
+        return Finding("optimizer" if period else "frozen", text, at.step, e.labels(still), is_certain=certain)
     return None
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence
-from gradxform.comparing.findings import Finding, number, proven, some
-from gradxform.comparing.layouts import conventional, cosine
-from gradxform.comparing.rules.moved import apart, moved
+from gradxform.comparing.findings import Finding, number, proven
+from gradxform.comparing.layouts import apart, cosine
+from gradxform.comparing.rules.moved import moved
 
 
 def offset(e: Evidence) -> Iterator[Finding]:
@@ -163,46 +163,11 @@ def initial(e: Evidence) -> Iterator[Finding]:
 
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:
-    """Whether a bias is the sum of the two that a recurrent layer of the other run has."""
+    """Whether a leaf is the sum of two in the other run, such as the two biases of PyTorch's recurrent layers."""
     for side in e.sides if e.values else ():
-        view = e.pairs[i].views[side.place]
-        second = view.path.replace("bias_hh", "bias_ih")
-        if second != view.path and second in side.alone and side.is_second_bias(second):
+        for path in (path for path, first in side.seconds.items() if first == i):
             arrays = e.arrays(i, "parameters", e.steps[0])
-            extra = e.array(side.recording, view._replace(path=second), "parameters", e.steps[0])
-            return apart(arrays[side.place] + extra, arrays[1 - side.place]) <= limit
+            extra = e.array(side.recording, e.pairs[i].views[side.place]._replace(path=path), "parameters", e.steps[0])
+            if apart(arrays[side.place] + extra, arrays[1 - side.place]) <= limit:
+                return True
     return False
-
-
-def copied(e: Evidence) -> Iterator[Finding]:
-    """Parameters that were copied without the transposition that others have, or of which no copies were found."""
-    if e.step is None or e.step != e.steps[0] or "parameters" not in e.rows or not e.values:
-        return
-    row, limit = e.rows["parameters"][e.step], constants.COPIES * e.arithmetic("parameters").unit
-    equal = [d is not None and d.relative <= limit for d in row]
-    usual = {i: axes for i in range(len(row)) if equal[i] and (axes := _usual(e, i)) is not None}
-    odd = [i for i, axes in usual.items() if i in e.bad and e.pairs[i].a.layout.axes != axes]
-    if odd and any(e.pairs[i].a.layout.axes == axes for i, axes in usual.items()):
-        text = (
-            f"{some([e.pairs[i].b.path for i in odd])} in B holds {e.some(odd)} of A in another layout than "
-            "other weights and kernels have: copied without a transposition, or with one too many?"
-        )
-        yield Finding("copied", text, e.step, e.labels(odd), is_certain=True)
-        return
-    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < constants.SURE and not equal[i]]
-    if 2 * len(unsure) > len(row):
-        text = (
-            f"Few parameters of A were found in B at step {e.step}: either other seeds or initializers, weights that "
-            "were not copied, or leaves that are matched wrongly (a map tells: --write-map, --map)."
-        )
-        yield Finding("copied", text, e.step, e.labels(unsure))
-
-
-def _usual(e: Evidence, i: int) -> tuple[int, ...] | None:
-    """The axes of a weight in the order of a kernel, by the names of a pair; None if they are no such names."""
-    a, b = e.pairs[i].a, e.pairs[i].b
-    if a.layout.part or b.layout.part:
-        return None
-    shapes = (side.shapes(e.at, "parameters")[view.path] for side, view in ((e.a, a), (e.b, b)))
-    layout = conventional(a.path, b.path, *shapes)
-    return None if layout is None else layout.axes

@@ -16,8 +16,8 @@ from gradxform.comparing.measuring import Distance, stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
 
-_STEPS, _MANY, _LEAVES = 12, 1 << 8, 16
-"""Steps and leaves that are compared in search of batches in another order, and leaves whose ways are compared."""
+_STEPS, _LEAVES = 12, 16
+"""Steps that are compared in search of batches in another order, and leaves whose ways are compared."""
 
 
 def losses(e: Evidence) -> Iterator[Finding]:
@@ -111,9 +111,8 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     steps = list(e.rows[e.tree])[:_STEPS]
     if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
         return
-    places = [i for i in few(e.significant, _MANY) if all(e.has(i, e.tree, step) for step in steps)]
-    samples = [[e.samples(i, e.tree, step) for i in places] for step in steps]
-    sides = [[np.concatenate([[0.0], *(pair[k] for pair in pairs)]) for pairs in samples] for k in (0, 1)]
+    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
+    sides = list(zip(*(e.sampled(places, e.tree, step) for step in steps), strict=True))
     like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
     best, own = like.argmax(1), np.diagonal(like)
     others = [i for i, j in enumerate(best) if i != j and 1 - like[i, j] < constants.NEAREST_STEP * (1 - own[i])]
