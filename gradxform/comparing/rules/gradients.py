@@ -218,7 +218,8 @@ def _times(e: Evidence, found: float) -> Finding:
 
 def _over(e: Evidence, held: Sequence[int]) -> str:
     """At how many steps a prediction holds, if there are several."""
-    return f" It holds at {len(held)} of {len(e.later)} steps." if len(e.later) > 1 else ""
+    hidden = "" if len(held) == len(e.later) else "; in trainings that have parted it may not show"
+    return f" It holds at {len(held)} of {len(e.later)} steps{hidden}." if len(e.later) > 1 else ""
 
 
 def _hint(e: Evidence, times: float) -> str:
