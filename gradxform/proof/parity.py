@@ -148,7 +148,7 @@ def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place
         return place.cost(function, own, state, own)
 
 
-def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place) -> Result:
+def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | None = None) -> Result:
     """Check structure, None, framework, device, dtypes and shapes of a result."""
     if optree.tree_structure(out) != optree.tree_structure(tree):
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
@@ -156,7 +156,7 @@ def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place) -> 
     for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
         if leaf is not None and lookup.owner(leaf) is not backend:
             problems.append(f"{path} became a {type(leaf).__name__}")
-        elif leaf is not None and not place.lies(leaf):
+        elif leaf is not None and place is not None and not place.lies(leaf):
             problems.append(f"{path} is on {leaf.device}, not on {place.words}")
     leaves, given = {} if problems else named_leaves(out, backend), named_leaves(tree)
     for path, new in leaves.items():
