@@ -56,6 +56,7 @@ TRANSFORMS = {
     "clip_global_norm(1.0, like='tensorflow')": (1, 1),
     "clip_norm(1.0, like='keras')": (0, 1),
     "add_decayed_weights(0.1)": (0, 0),
+    "add_decayed_weights(0.1, cautious=True)": (0, 0),
     "trace(0.9)": (0, 0),
     "grokfast(0.9)": (0, 0),
     "clip_spikes(1.5, 0.5, warmup=1)": (0, 0),

@@ -118,7 +118,14 @@ ENTRIES = (
         {"centralize(axes=0)": Cost(10, 1.51), "centralize(axes=-1)": Cost(10, 1.51)},
         ("centralize()", "centralize(axes='keras')"),
     ),
-    Entry("add_decayed_weights", {"add_decayed_weights(0.1)": Cost(15, 1.51)}, ("add_decayed_weights(<share>)",)),
+    Entry(
+        "add_decayed_weights",
+        {
+            "add_decayed_weights(0.1)": Cost(15, 1.51),
+            "add_decayed_weights(0.1, cautious=True)": Cost(80, 1.51),
+        },
+        ("add_decayed_weights(<share>)", "add_decayed_weights(<share>, cautious=True)"),
+    ),
     Entry(
         "clip_adaptive",
         {"clip_adaptive(0.01, axes=0)": Cost(60, 1.51)},

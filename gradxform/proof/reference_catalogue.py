@@ -57,10 +57,15 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
-    for leaf in leaves:  # what is next to zero after a sum has no sure sign
-        unit = 2.0 ** (-23 if leaf.is_single else -52)
-        unsure = np.abs(leaf.value) <= 4 * SUMS * unit * np.asarray(leaf.term)
-        leaf.become(Sum(np.sign(leaf.value), np.where(unsure & (np.asarray(leaf.term) > 0), 1 / unit, 0.0)))
+    for leaf in leaves:
+        leaf.become(Sum(np.sign(leaf.value), _if_unsure(leaf, 1.0, 0.0)))
+
+
+def _if_unsure(leaf: Leaf, size: Any, otherwise: Any) -> Any:
+    """The terms of errors of a size where a sum is next to zero and has no sure sign; others elsewhere."""
+    unit, term = 2.0 ** (-23 if leaf.is_single else -52), np.asarray(leaf.term)
+    unsure = (np.abs(leaf.value) <= 4 * SUMS * unit * term) & (term > 0)
+    return np.where(unsure, size / unit, otherwise).astype(np.float64)
 
 
 def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:
@@ -105,9 +110,15 @@ def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
         leaf.chosen(np.isfinite(leaf.rounded()))  # checks the value as it would be returned
 
 
-def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
+def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float, cautious: bool = False) -> None:
     for leaf in leaves:
-        leaf.become(leaf.summed(leaf, by(Sum(extended(leaf.param)), weight_decay)))
+        decay = by(Sum(extended(leaf.param)), weight_decay)
+        new = leaf.summed(leaf, decay)
+        if cautious:
+            opposed = np.sign(leaf.value) * np.sign(decay.value) < 0
+            value, term = (np.where(opposed, *both) for both in zip((leaf.value, leaf.term), new, strict=True))
+            new = Sum(value, _if_unsure(leaf, np.abs(decay.value), term))
+        leaf.become(new)
 
 
 def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:

@@ -122,7 +122,9 @@ TABLE: dict[str, tuple[Row, ...]] = {
     "centralize": _rows("centralize()", "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", part=0.01),
     "add_decayed_weights": _rows("add_decayed_weights(0.01)", part=0.01)
     + _rows("chain(clip_global_norm(1.0), add_decayed_weights(0.3))")
-    + _rows("chain(scale(0.5), add_decayed_weights(0.3))", part=0.15),
+    + _rows("chain(scale(0.5), add_decayed_weights(0.3))", part=0.15)
+    + _rows("add_decayed_weights(0.01, cautious=True)", part=0.01)
+    + _rows("chain(scale(-0.5), add_decayed_weights(-0.3, cautious=True))", part=0.15),
     "clip_adaptive": _rows("clip_adaptive(0.1, axes='keras')", "clip_adaptive(0.1, axes='torch', eps=0.5)")
     # A clip over axes is rounded before the next one.
     + _rows("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", ulp=3),

@@ -22,24 +22,33 @@ from gradxform.numerics.elementwise import plus
 
 
 @factory(weight_decay=number)
-def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
+def add_decayed_weights(weight_decay: Scalar, *, cautious: bool = False) -> GradientTransformation:
     r"""Add ``weight_decay`` times the parameter to each gradient.
 
     Each gradient g with parameter p becomes ``g + weight_decay * p``:
 
     .. math:: g_i \leftarrow g_i + \lambda \, p_i
 
-    A sparse gradient becomes dense, since every element of its parameter decays.
+    With `cautious`, an element decays only where that does not work against its update, that is, where update and decay
+    have the same sign or one of them is zero:
+
+    .. math:: u_i \leftarrow u_i + \lambda \, p_i \, [\lambda \, p_i u_i \ge 0]
+
+    Place it after the optimizer's own transform. With the minus sign in the updates, `weight_decay` is negative as
+    always, and the same elements decay. Elements that do not decay keep every bit. A sparse gradient becomes dense,
+    since every element of its parameter may decay.
 
     Args:
         weight_decay: Factor :math:`\lambda`, in gradient units per parameter unit: a number, a 0-d array or a schedule.
+        cautious: Whether only parameters decay whose sign agrees with the update's.
 
     Returns:
-        A stateless transform for gradients of any shape and floating or complex dtype. Its `update` needs the
-        parameters.
+        A stateless transform for gradients of any shape and floating or complex dtype; real ones if `cautious`. Its
+        `update` needs the parameters.
 
     Raises:
-        TypeError: `weight_decay` is not a number. On use: a gradient is integer; the message gives its path.
+        TypeError: `weight_decay` is not a number. On use: a gradient is integer, or complex with `cautious`; the
+            message gives its path.
         ValueError: `weight_decay` is NaN. On use: parameters are missing or have another structure.
 
     Example:
@@ -47,18 +56,28 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
         >>> import gradxform as gx
         >>> gx.add_decayed_weights(0.1)([np.array([1.0])], params=[np.array([5.0])])
         [array([1.5])]
+        >>> gx.add_decayed_weights(0.1, cautious=True)([np.array([1.0, -1.0])], params=[np.array([5.0, 5.0])])
+        [array([ 1.5, -1. ])]
 
     References:
         Hoerl and Kennard, Ridge regression, 1970; Loshchilov and Hutter, Decoupled weight decay regularization, 2019;
-        ``optax.add_decayed_weights``.
+        Chen et al., Cautious weight decay, 2025; ``optax.add_decayed_weights``.
     """
 
     def rule(g: Tree, context: Context) -> Tree:
+        if cautious:
+            g.check_real("add_decayed_weights(..., cautious=True)", "a complex number has no sign")
         dense = g.dense()
         params = align.beside(dense, context.params, "add_decayed_weights", "parameters")
-        return dense.written(plus, params, numbers=[weight_decay])
+        return dense.written(_decayed_cautiously if cautious else plus, params, numbers=[weight_decay])
 
     return stateless(rule, needs=("params",), stage="decay")
+
+
+def _decayed_cautiously(xp: Any, x: Array, param: Array, weight_decay: Array) -> Array:
+    decay = weight_decay * param
+    opposed = ((x > 0.0) & (decay < 0.0)) | ((x < 0.0) & (decay > 0.0))
+    return xp.where(opposed, x, x + decay)
 
 
 class NoiseState(NamedTuple):

@@ -143,7 +143,9 @@ TRANSFORMS: Any = (
     ("clip_spikes", "the state is not advanced", ruled(still)),
     ("clip_zscore", "the warm-up is one step too short",
      given(lambda make, z=2.5, d=0.97, warmup=25, **rest: make(z, d, max(warmup - 1, 1), **rest))),
-    ("add_decayed_weights", "the parameters are subtracted", given(lambda make, decay: make(-decay))),
+    ("add_decayed_weights", "the parameters are subtracted",
+     given(lambda make, decay, **rest: make(-decay, **rest))),
+    ("add_decayed_weights", "every parameter decays", given(lambda make, decay, **rest: make(decay))),
     ("add_noise", "the deviation is the variance", given(lambda make, s, seed: make(s * s, seed))),
     ("add_noise", "every step has the noise of the first", ruled(still)),
 )  # fmt: skip

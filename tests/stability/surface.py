@@ -22,6 +22,7 @@ MODULES = ("", "testing", "numpy", "jax", "tensorflow", "torch", "keras")
 EXPRESSIONS = (
     "accumulate(trace(0.5), 2)",
     "add_decayed_weights(0.01)",
+    "add_decayed_weights(0.01, cautious=True)",
     "add_noise(0.1, seed=3)",
     "centralize(axes=-1)",
     "cautious(negated=True)",
