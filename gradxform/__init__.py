@@ -22,7 +22,7 @@ from gradxform.functions.per_example import per_example_clip_global_norm, per_ex
 from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
 from gradxform.transforms.across import across
 from gradxform.transforms.adding import add_decayed_weights, add_noise
-from gradxform.transforms.averaging import ema, grokfast, trace
+from gradxform.transforms.averaging import ema, grokfast, mars, trace
 from gradxform.transforms.clipping import (
     clip_adaptive,
     clip_average_norm,
@@ -109,6 +109,7 @@ __all__ = [
     "identity",
     "jax",
     "keras",
+    "mars",
     "masked",
     "mean",
     "measure",

@@ -59,6 +59,7 @@ TRANSFORMS = {
     "add_decayed_weights(0.1, cautious=True)": (0, 0),
     "trace(0.9)": (0, 0),
     "grokfast(0.9)": (0, 0),
+    "mars(0.5, 0.5, max_norm=3.0)": (0, 1),
     "clip_spikes(1.5, 0.5, warmup=1)": (0, 0),
 }
 """Expressions, with the collectives per step for a split tree and for split leaves."""

@@ -53,6 +53,7 @@ STATEFUL = {
     "ema, a schedule": gx.ema(lambda t: 0.5 / (1.0 + t)),
     "error_feedback": gx.error_feedback(gx.trace(0.5)),
     "grokfast": gx.grokfast(0.5),
+    "mars": gx.mars(0.5, 0.5, max_norm=5.0),
     "measure": gx.measure(gx.clip_norm(1.0)),
     "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
     "skip_large": gx.skip_large(gx.trace(0.5), 5.0),

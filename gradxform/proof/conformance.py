@@ -27,11 +27,11 @@ Case = Callable[[str, str, Sequence[str]], None]
 """Takes a framework, a mode, and the framework's dtypes."""
 
 
-_NORMS = re.compile("norm|rms|adaptive|adagc|percentile|zscore|orthogonal|skip")
+_NORMS = re.compile("norm|rms|adaptive|adagc|percentile|zscore|orthogonal|skip|mars")
 """Transforms that take norms."""
 
 
-_TWICE = "zscore|adagc|centralize.*norm"
+_TWICE = "zscore|adagc|mars|centralize.*norm"
 """Norms that make a limit, and norms of sums: errors of two computations in float32."""
 
 

@@ -39,6 +39,17 @@ def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.
         leaf.become(leaf.summed(leaf, by(new, number(amplitude))))
 
 
+def _mars(
+    leaves: Sequence[Leaf], gamma: float = 0.025, decay: float = 0.95, max_norm: float = 1.0, *, memory: Memory
+) -> None:
+    d, before = number(decay), memory.setdefault("before", {})
+    change = number(gamma) * d / (1 - d) if memory["step"] > 1 else number(0)
+    for leaf in leaves:
+        old, before[leaf.path] = before.get(leaf.path, leaf.nothing()), leaf.summed(leaf)
+        leaf.become(leaf.summed(by(leaf, 1 + change), by(old, -change)))
+        leaf.limit(norm_of([leaf.value], 2), max_norm, leaf.is_single)
+
+
 _NEW = {"count": 0, "average": 0}
 
 
@@ -176,4 +187,4 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
     return x, y
 
 
-RULES = (_add_noise, _clip_adagc, _clip_percentile, _clip_spikes, _clip_zscore, _ema, _grokfast, _trace)
+RULES = (_add_noise, _clip_adagc, _clip_percentile, _clip_spikes, _clip_zscore, _ema, _grokfast, _mars, _trace)

@@ -24,7 +24,7 @@ MIXED = "mixed"
 
 
 _REAL = re.compile("clip_value|sign|top_k|centralize|orthogonal|cautious|noise")
-_SUMS = re.compile("ema|trace|grokfast|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
+_SUMS = re.compile("ema|trace|grokfast|mars|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,7 @@ TABLE: dict[str, tuple[Row, ...]] = {
     + _rows("ema(0.999999, debias=False)", part=1e-06),
     "trace": _rows("trace(0.9)", "masked(trace(0.9), '**/w')") + _rows("trace(0.9, nesterov=True)", part=0.1),
     "grokfast": _rows("grokfast()", part=0.02) + _rows("grokfast(0.75, amplitude=0.5)", part=0.25),
+    "mars": _rows("mars()") + _rows("mars(0.5, 0.75, max_norm=30.0)", part=0.5),
     "accumulate": _rows("accumulate(clip_global_norm(1.0), 2)", "accumulate(trace(0.5), 3)"),
     "skip_nonfinite": _rows("skip_nonfinite(trace(0.5))")
     + _rows("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)", part=0.5),

@@ -75,7 +75,7 @@ def add_decayed_weights(weight_decay: Scalar, *, cautious: bool = False) -> Grad
 
 
 def _decayed_cautiously(xp: Any, x: Array, param: Array, weight_decay: Array) -> Array:
-    decay = weight_decay * param
+    decay = weight_decay * xp.cast(param, dtype_name(x))
     opposed = ((x > 0.0) & (decay < 0.0)) | ((x < 0.0) & (decay > 0.0))
     return xp.where(opposed, x, x + decay)
 

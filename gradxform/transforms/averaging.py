@@ -1,16 +1,18 @@
-"""Average gradients over steps."""
+"""Average gradients over steps, or compare them with the step before."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
 
+from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
+from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array
+from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import plus, weighted
 
 
@@ -208,3 +210,75 @@ def _weights(xp: Any, count: Array, new: Array, old: Array) -> tuple[Array, Arra
     """The weights of the gradient and of the average, which starts with the first gradient."""
     later = count > 0.0
     return xp.where(later, new, 1.0), xp.where(later, old, 0.0)
+
+
+class MarsState(NamedTuple):
+    """State of `mars`: number of steps; the gradients of the step before, in float32 or float64."""
+
+    count: Any
+    previous: Any
+
+
+@factory(gamma=limit, decay=unit_interval, max_norm=limit)
+def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0) -> GradientTransformation:
+    r"""Add to each gradient a multiple of its change since the step before, and limit the norm of the sum.
+
+    Each gradient g with the one before, h, becomes ``c = g + gamma * decay / (1 - decay) * (g - h)``, then
+    ``c * min(1, max_norm / norm)``:
+
+    .. math:: c_i = g_i + \gamma \frac{d}{1 - d} (g_i - h_i), \quad
+        g_i \leftarrow c_i \min(1, m / \lVert c_i \rVert), \quad h_i \leftarrow g_i
+
+    Place it before an optimizer whose momentum has the same decay, such as AdamW with betas of 0.95 and 0.99: the
+    correction reduces the variance of its average. In the first step there is no change, and ``c = g``, as in the
+    paper and in timm; the authors' code starts with ``h = 0``, which multiplies the first gradient by 1.475. A gradient
+    that is None in the first step starts from ``h = 0``; None leaves h unchanged. A nonfinite gradient also makes the
+    next step NaN, so skip it with `skip_nonfinite` around. The limit is per gradient, as in the authors' code.
+
+    Args:
+        gamma: Share :math:`\gamma` of the correction, at least 0: a number, a 0-d array or a schedule.
+        decay: Decay d of the optimizer's momentum, below 1: a number, a 0-d array or a schedule.
+        max_norm: Limit m of each gradient's norm, in the gradients' units: a number, a 0-d array or a schedule.
+            Infinity: no limit.
+
+    Returns:
+        A transform for gradients of any shape and floating or complex dtype. The state has the gradients' size.
+
+    Raises:
+        TypeError: A hyperparameter is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `gamma` or `max_norm` is negative or NaN, or `decay` is outside [0, 1).
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.mars(gamma=0.5, decay=0.5, max_norm=10.0)
+        >>> state = tx.init([np.zeros(1)])
+        >>> for value in (1.0, 3.0):
+        ...     updates, state = tx.update([np.array([value])], state)
+        >>> updates  # 3 and half of the change from 1 to 3
+        [array([4.])]
+
+    References:
+        Yuan, Liu, Wu, Zhou and Gu, MARS: unleashing the power of variance reduction for training large models, 2024
+        (the approximate form, with the gradient of the batch before).
+    """
+    if static(decay) and decay == 1.0:
+        raise ValueError(f"mars: decay must be below 1, got {decay!r}")
+
+    def rule(g: Tree, state: MarsState, context: Context) -> tuple[Tree, MarsState]:
+        dense, backend = g.dense(), g.backend
+        old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
+        most = between(g, gamma, 0.0, math.inf)
+        weights = backend.compute(_of_change, state.count, most, *shares(g, decay))
+        corrected = dense.given(dense.mapped(weighted, old, numbers=weights))
+        new = backend.copied(dense.mapped(formulas.same), old if context.owned else None)
+        out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
+        return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
+
+    return stateful(MarsState, rule, lambda fresh: MarsState(fresh.count(), fresh.zeros()), stage="clip")
+
+
+def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> tuple[Array, Array]:
+    """The weights of the gradient and of the one before."""
+    change = xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
+    return 1.0 + change, -change

@@ -56,6 +56,7 @@ SMOOTH: dict[str, Make] = {
     "ema": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.ema(factor / 2)),
     "trace": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.trace(factor / 2, nesterov=True)),
     "grokfast": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.grokfast(factor / 2, limit)),
+    "mars": lambda limit, factor: gx.mars(factor, 0.5, max_norm=limit),
     "accumulate": lambda limit, factor: gx.accumulate(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 2),
     "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
     "error_feedback": lambda limit, factor: gx.error_feedback(gx.chain(gx.clip_norm(limit), gx.scale(factor))),

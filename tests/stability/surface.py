@@ -42,6 +42,7 @@ EXPRESSIONS = (
     "freeze('w')",
     "grokfast(0.5, 1.5)",
     "identity()",
+    "mars(0.5, 0.5, max_norm=2.0)",
     "masked(clip_norm(1.0), ['w', re.compile('b')])",
     "measure(clip_norm(1.0))",
     "normalize_global_norm()",

@@ -93,6 +93,10 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         gx.ema(0.5, debias=False), "1 | 1 -> 0.5 | 0.5; 1 | - -> 0.75 | -; 0 | 0 -> 0.375 | 0.25"
     ),
     "slow gradients of None": (gx.grokfast(0.5), "1 | 1 -> 3 | 3; 1 | - -> 3 | -; 0 | 0 -> 1 | 1"),
+    "changes of None": (
+        gx.mars(1.0, 0.5, max_norm=9.0), "1|1 -> 1|1; 2|- -> 3|-; -|3 -> -|5; 4|20 -> 6|9; 1|1 -> -2|-9"
+    ),
+    "a change from infinity": (gx.mars(1.0, 0.5, max_norm=INF), "1 -> 1; inf -> inf; 1 -> -inf; 2 -> 3"),
     "a mean of None": (gx.accumulate(IDENTITY, 4), "1|1 -> 0|0; 1|- -> 0|-; 1|1 -> 0|0; 1|0 -> 1|0.5"),
     "norms of None": (
         gx.clip_percentile(0.0, 2, per_leaf=True), "5|7 -> 5|7; 1|- -> 1|-; -|3 -> -|3; 9|9 -> 1|3"
@@ -482,6 +486,8 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
     ValueError: {
         "ema(1.5)": "ema: decay must be between 0 and 1, got 1.5",
         "trace(-0.1)": "trace: decay",
+        "mars(-1)": "mars: gamma must be at least 0, got -1",
+        "mars(decay=1.0)": "mars: decay must be below 1, got 1.0",
         "grokfast(1.5)": "grokfast: decay must be between 0 and 1, got 1.5",
         "grokfast(0.5, -1)": "grokfast: amplitude must be at least 0, got -1",
         "accumulate(identity(), 0)": "accumulate: every must be at least 1, got 0",

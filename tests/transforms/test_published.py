@@ -86,6 +86,17 @@ def grokfast(steps: list[Leaves], decay: float, amplitude: float) -> Iterator[Le
         yield [leaf + m * amplitude for leaf, m in zip(leaves, average, strict=True)]
 
 
+def mars(steps: list[Leaves], gamma: float, decay: float) -> Iterator[Leaves]:
+    """Algorithm 2 with one batch per gradient; the iterates before the first step are equal."""
+    for leaves, before in zip(steps, [steps[0], *steps], strict=False):
+        wanted = []
+        for leaf, old in zip(leaves, before, strict=True):
+            c = leaf + gamma * (decay / (1.0 - decay)) * (leaf - old)
+            norm = np.linalg.norm(c)
+            wanted.append(c / norm if norm > 1.0 else c)
+        yield wanted
+
+
 def ef_signsgd(steps: list[Leaves], lr: float) -> Iterator[Leaves]:
     """Algorithm 1 of Karimireddy et al.: the sign, scaled by the mean size of each gradient."""
     errors = [np.zeros_like(leaf) for leaf in steps[0]]
@@ -116,6 +127,7 @@ PUBLISHED: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Leaves],
         THRICE, 16, [(5000.0, 0.999, 20), (4.0, 0.9, 3), (1.0, 0.5, 1)],  # the authors round squares, and 1 - decay
     ),
     "Grokfast": (grokfast, gx.grokfast, spiky(), 8, [(0.98, 2.0), (0.5, 0.25), (0.0, 1.0)]),
+    "MARS": (mars, gx.mars, spiky(), 16, [(0.025, 0.95), (0.5, 0.25), (0.0, 0.9)]),
     "EF-signSGD": (ef_signsgd, compressed, spiky(), 900, [(0.1,), (1.0,)]),
 }  # fmt: skip
 """The algorithm, the transform, gradients, a distance in units of 2^-53, and arguments of both."""
@@ -129,7 +141,9 @@ def test_published_algorithms(name: str, given: tuple[Any, ...]) -> None:
     for leaves, wanted in zip(steps, algorithm(steps, *given), strict=True):
         updates, state = tx.update(leaves, state)
         for found, leaf, right in zip(updates, leaves, wanted, strict=True):
-            terms = np.max(np.abs(right) + np.abs(leaf)) if name == "Grokfast" else np.abs(right)  # a sum may cancel
+            terms = (
+                np.max(np.abs(right) + np.abs(leaf)) if name in ("Grokfast", "MARS") else np.abs(right)
+            )  # a sum may cancel
             assert (np.abs(found - right) <= distance * 2.0**-53 * terms).all()
 
 

@@ -91,6 +91,8 @@ def test_arrays_out_of_range_are_brought_back() -> None:
         (gx.trace, 0.0, 1.0),
         (gx.grokfast, 0.0, 1.0),
         (lambda a: gx.grokfast(0.5, a), 0.0, np.inf),
+        (lambda a: gx.mars(a, 0.5), 0.0, np.inf),
+        (lambda c: gx.mars(max_norm=c), 0.0, np.inf),
         (lambda s: gx.add_noise(s, 1), 0.0, np.inf),
     )
     for make, low, high in makes:
