@@ -55,6 +55,7 @@ from gradxform.transforms.skipping import (
     skip_nonfinite,
     zero_nonfinite,
 )
+from gradxform.transforms.spikes import skip_spikes
 
 if TYPE_CHECKING:
     import gradxform.testing as testing
@@ -137,6 +138,7 @@ __all__ = [
     "sign",
     "skip_large",
     "skip_nonfinite",
+    "skip_spikes",
     "stop",
     "stop_gradient",
     "straight_through",

@@ -49,6 +49,7 @@ TRANSFORMS = {
     "skip_nonfinite(trace(0.5))": (1, 1),
     "skip_nonfinite(chain(clip_global_norm(1.0), ema(0.5)), max_consecutive=2)": (2, 2),
     "skip_large(trace(0.5), 60.0)": (1, 1),
+    "skip_spikes(trace(0.5), 0.5, 4)": (1, 1),
     "accumulate(clip_global_norm(1.0), 2)": (1, 1),
     "measure(chain(clip_norm(2.0), clip_global_norm(1.0)), 'both')": (2, 4),
     "measure(clip_value(0.5))": (1, 2),

@@ -156,6 +156,7 @@ ENTRIES = (
         ("skip_nonfinite(<tx>)", "skip_nonfinite(<tx>, <few>)"),
     ),
     Entry("skip_large", {"skip_large(clip_global_norm(1.0), 1e9)": Cost(130, 0.1)}, ("skip_large(<tx>, <limit>)",)),
+    Entry("skip_spikes", {"skip_spikes(clip_global_norm(1.0))": Cost(200, 0.1)}, ("skip_spikes(<tx>, <size>, <few>)",)),
     Entry(
         "error_feedback",
         {

@@ -58,6 +58,7 @@ STATEFUL = {
     "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
     "skip_large": gx.skip_large(gx.trace(0.5), 5.0),
     "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),
+    "skip_spikes": gx.skip_spikes(gx.trace(0.5), 0.5, 4),
     "trace": gx.trace(0.5),
 }
 """Every stateful transform."""

@@ -16,7 +16,13 @@ from gradxform_numpy.kernels import backend
 
 
 def apply_(
-    tx: GradientTransformation, tree: Any, state: Any = None, params: Any = None, *, gradients: Any = None
+    tx: GradientTransformation,
+    tree: Any,
+    state: Any = None,
+    params: Any = None,
+    *,
+    gradients: Any = None,
+    value: Any = None,
 ) -> Any:
     """Transform a tree of NumPy arrays in place.
 
@@ -27,6 +33,7 @@ def apply_(
         state: State of a stateful transform; its arrays are overwritten. Pass a copy to keep it.
         params: Parameters, for transforms that need them.
         gradients: Gradients of the updates in `tree`, for transforms that need them.
+        value: The loss, for transforms that need it.
 
     Returns:
         The new state; a stateless transform returns `state`.
@@ -63,7 +70,7 @@ def apply_(
         return state
     if tx.stateful:
         align.check_state(view, state)
-    extra = {} if gradients is None else {"gradients": gradients}
+    extra = {name: given for name, given in (("gradients", gradients), ("value", value)) if given is not None}
     view, state = tx.rule(view, state, Context(params, extra, owned=True))
     for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:

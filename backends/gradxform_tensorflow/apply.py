@@ -107,7 +107,13 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
 
 
 def transformed(
-    what: str, holder: Holder, gradients: Sequence[Any], state: Any, params: Any, flushes: bool = False
+    what: str,
+    holder: Holder,
+    gradients: Sequence[Any],
+    state: Any,
+    params: Any,
+    flushes: bool = False,
+    value: Any = None,
 ) -> Step:
     """Transform the gradients of variables.
 
@@ -121,7 +127,7 @@ def transformed(
     params = list(holder.variables if params is None else params)
     if len(params) != len(gradients):
         raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
-    made = holder.step(what, gradients, state, params, flushes)
+    made = holder.step(what, gradients, state, params, flushes, value)
     return made._replace(gradients=replicas.shared(made.gradients, count))
 
 

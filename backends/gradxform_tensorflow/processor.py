@@ -92,26 +92,29 @@ class GradientProcessor(tf.Module):
         return f"<tensorflow.GradientProcessor: {self.tx!r}, {count} variable{'s' * (count != 1)}>"
 
     @tf.autograph.experimental.do_not_convert
-    def __call__(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> list[tuple[Any, Any]]:
+    def __call__(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None, *, value: Any = None
+    ) -> list[tuple[Any, Any]]:
         """Transform the gradients of (gradient, variable) pairs, and keep the new state.
 
         Args:
             grads_and_vars: Pairs, as in `apply`, of all variables or some. A missing pair counts as None.
             params: Parameters, for transforms that need them, in the order of the variables. Default: the variables.
+            value: The loss, for transforms that need it: a number or a 0-d tensor.
 
         Returns:
             A list of pairs, as in `apply`; zeros on a skipped step.
         """
-        return self._transformed(grads_and_vars, params)[0]
+        return self._transformed(grads_and_vars, params, value=value)[0]
 
     def _transformed(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False
+        self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False, value: Any = None
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
         what, old = "tensorflow.GradientProcessor", self.state
         given = read(what, grads_and_vars)
         gradients, places = self._slots.spread(given)
-        made = transformed(what, self._slots, gradients, old, params, flushes)
+        made = transformed(what, self._slots, gradients, old, params, flushes, value)
         graph = _plain_graph()
         self._slots.latest = graph, made.state if graph else None
         # In a TF1 graph, this makes the state advance, and only after it was read.
@@ -123,7 +126,9 @@ class GradientProcessor(tf.Module):
         return [(results[place], variable) for place, variable in both if place not in made.stopped], made.state
 
     @tf.autograph.experimental.do_not_convert
-    def apply_gradients(self, optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> Any:
+    def apply_gradients(
+        self, optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None, *, value: Any = None
+    ) -> Any:
         """Transform the gradients and apply them; a skipped step skips the optimizer.
 
         On a step that `skip_nonfinite`, `skip_large` or `accumulate` skips (unless masked), weights, momentum and step
@@ -134,6 +139,7 @@ class GradientProcessor(tf.Module):
             optimizer: An optimizer of Keras 3 or `tf.compat.v1`, with ``apply_gradients``.
             grads_and_vars: Pairs, as in a call.
             params: Parameters, as in a call.
+            value: The loss, as in a call.
 
         Returns:
             The result of ``optimizer.apply_gradients``; None if it was not called. In graphs where steps may be
@@ -153,7 +159,7 @@ class GradientProcessor(tf.Module):
                 "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
                 f"{short(optimizer)} of type {type(optimizer).__name__}"
             )
-        return self._applied(optimizer, *self._transformed(grads_and_vars, params))
+        return self._applied(optimizer, *self._transformed(grads_and_vars, params, value=value))
 
     @tf.autograph.experimental.do_not_convert
     def flush(self, optimizer: Any = None) -> Any:

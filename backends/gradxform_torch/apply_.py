@@ -15,7 +15,7 @@ from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder
+from gradxform.core.holder import Holder, extra_of
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
@@ -64,6 +64,7 @@ def apply_(
     *,
     return_norm: bool = False,
     flush: bool = False,
+    value: Any = None,
 ) -> Any:
     """Transform the gradients of parameters in place.
 
@@ -79,6 +80,7 @@ def apply_(
             Clips by norm need no extra pass over the gradients; other transforms need one.
         flush: Whether to apply what an unfinished window of `accumulate` holds, as `gradxform.flush` does. It replaces
             the gradients.
+        value: The loss, for transforms that need it: a number or a 0-d tensor.
 
     Returns:
         The new state; a stateless transform returns `state`. With `return_norm`, the norm if the transform is
@@ -125,7 +127,7 @@ def apply_(
         check_waits("torch.apply_", tx)
         clear([parameter for _, parameter in named])
     holder = holder_of(tx, named, named_parameters)
-    new, norm_before = transformed(holder, state, measured=return_norm, flushes=flush)
+    new, norm_before = transformed(holder, state, measured=return_norm, flushes=flush, value=value)
     if not return_norm:
         return new
     norm = None if norm_before is None else norm_before()
@@ -201,6 +203,7 @@ def transformed(
     owned: bool = False,
     measured: bool = False,
     flushes: bool = False,
+    value: Any = None,
 ) -> tuple[Any, NormBefore | None]:
     """Transform the gradients of parameters; return the new state and the norm before.
 
@@ -218,7 +221,8 @@ def transformed(
             given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        context = Context(holder.by_key(holder.variables), {}, owned and found_inf is None, flushes=flushes)
+        params, owns = holder.by_key(holder.variables), owned and found_inf is None
+        context = Context(params, extra_of(value), owns, flushes=flushes)
         view, new = holder.tx.rule(given, state, context)
         norm = norm_before(given, view, holder.tx)
         _write(holder.variables, gradients, view.results(), view.skipped(), owned)

@@ -47,6 +47,9 @@ def attach(
     the optimizer's own state advances. Nothing needs a host sync. Each step copies the parameters that the transform
     can change (`masked`, `partition` and `freeze` choose), and holds their updates while it runs.
 
+    A transform that needs the loss, as `skip_spikes` may, gets it from ``optimizer.step(value=loss)``, on gradients
+    also from a closure.
+
     Args:
         optimizer: Any `torch.optim` optimizer, also as wrapped by Lightning or Accelerate. A path is the parameter's
             name with "/" for "." if the optimizer was built from named parameters (``SGD(model.named_parameters())``),
@@ -139,6 +142,8 @@ class Attached:
     _loaded: Any = None
     """A state that is being loaded."""
     _flushes = False
+    _value: Any = None
+    """The loss of the step, if the transform needs it."""
     _count = 0
     """Number of the next step that is recorded."""
 
@@ -337,6 +342,7 @@ class Attached:
         self._before = None
         if is_for_show(optimizer, args, kwargs):
             return None
+        self._value = kwargs.pop("value", None) if "value" in self.tx.traits.needs else None
         closure = closure_of(args, kwargs)
         if self.on == UPDATES:
             holder = self._parameters(optimizer)
@@ -349,6 +355,7 @@ class Attached:
         def transformed_closure() -> Any:  # the closure computes the gradients, inside of the step
             with torch.enable_grad():
                 loss = closure()
+            self._value = loss if "value" in self.tx.traits.needs else None
             self._transform(optimizer)
             return loss
 
@@ -361,7 +368,8 @@ class Attached:
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         given = self._recorded(holder, scale)
-        self._state, self._norm = transformed(holder, self._state, scale, found_inf, owned=True, flushes=self._flushes)
+        own = {"flushes": self._flushes, "value": self._value}
+        self._state, self._norm = transformed(holder, self._state, scale, found_inf, owned=True, **own)
         if scale is not None:
             optimizer.grad_scale = None
         self._record(holder, given, [p.grad for p in holder.variables], [None] * len(holder.variables))
@@ -382,7 +390,8 @@ class Attached:
             gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
         try:
             found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-            self._state, self._norm, after = moved(holder, old, self._state, gradients, found_inf, self._flushes)
+            own = gradients, found_inf, self._flushes, self._value
+            self._state, self._norm, after = moved(holder, old, self._state, *own)
         except Exception:  # as for gradients, what cannot be transformed is not applied
             restore(holder, old)
             raise

@@ -73,7 +73,7 @@ def restore(holder: Holder, old: Row) -> None:
 
 
 def moved(
-    holder: Holder, old: Row, state: Any, gradients: Row, found_inf: Any, flushes: bool
+    holder: Holder, old: Row, state: Any, gradients: Row, found_inf: Any, flushes: bool, value: Any = None
 ) -> tuple[Any, NormBefore | None, Tree | None]:
     """Transform the updates of a step and write the parameters.
 
@@ -84,7 +84,7 @@ def moved(
     old = [before if p.grad is not None else None for before, p in zip(old, parameters, strict=True)]
     with torch.no_grad():
         new = [p.detach() for p in parameters]
-        found = holder.added(old, new, state, gradients, owned=found_inf is None, flushes=flushes)
+        found = holder.added(old, new, state, gradients, found_inf is None, flushes, value)
         if found is None:
             return state, None, None
         due = is_due(holder.tx, found.state)

@@ -97,8 +97,10 @@ class Holder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(self, what: str, gradients: Row, state: Any, params: Row, flushes: bool = False) -> Step:
-        """Transform the gradients of a step; of zeros if unfinished windows are flushed.
+    def step(
+        self, what: str, gradients: Row, state: Any, params: Row, flushes: bool = False, value: Any = None
+    ) -> Step:
+        """Transform the gradients of a step; of zeros if unfinished windows are flushed. The value is the loss.
 
         Raises:
             ValueError: all variables have gradients, and all are stopped.
@@ -106,7 +108,7 @@ class Holder:
         view = self.view(gradients)
         if view is None:
             return Step(list(gradients), set(), state)
-        view, state = self.tx.rule(view, state, Context(self.by_key(params), {}, flushes=flushes))
+        view, state = self.tx.rule(view, state, Context(self.by_key(params), extra_of(value), flushes=flushes))
         stopped = set(self.positions(view.skipped()))
         if len(stopped) == len(self.paths):
             raise ValueError(f"{what}: {self.tx!r} stops the gradients of all variables: {', '.join(self.paths)}")
@@ -118,7 +120,14 @@ class Holder:
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
     def added(
-        self, old: Row, new: Row, state: Any, gradients: Row, owned: bool = False, flushes: bool = False
+        self,
+        old: Row,
+        new: Row,
+        state: Any,
+        gradients: Row,
+        owned: bool = False,
+        flushes: bool = False,
+        value: Any = None,
     ) -> Added | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
@@ -134,7 +143,7 @@ class Holder:
             align.check_state(view, state)
         needs = "gradients" in self.tx.traits.needs
         extra = {"gradients": None if flushes else self.by_key(gradients)} if needs else {}
-        context = Context(self.by_key(old), extra, owned, added=True, flushes=flushes)
+        context = Context(self.by_key(old), extra | extra_of(value), owned, added=True, flushes=flushes)
         return Added(view, *self.tx.rule(view, state, context))
 
     # --- states --------------------------------------------------------------------------------------------------
@@ -164,6 +173,11 @@ class Holder:
     def state(self, arrays: Mapping[str, Array]) -> Any:
         """The state with these arrays."""
         return self.backend.unflatten(self._form, [None if path is None else arrays[path] for path in self._places])
+
+
+def extra_of(value: Any) -> dict[str, Any]:
+    """The extra arguments of an update with a loss."""
+    return {} if value is None else {"value": value}
 
 
 # --- updates, which an optimizer adds to parameters ------------------------------------------------------------------

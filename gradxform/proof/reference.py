@@ -184,6 +184,26 @@ def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory
     _apply_if(bool(np.isfinite(n) and n <= kind(max_norm)), leaves, tx, memory)
 
 
+def _skip_spikes(
+    leaves: Sequence[Leaf], tx: Any, threshold: float = 6.0, window: int = 128, *, of: str = "norm", memory: Memory
+) -> None:
+    if of != "norm":
+        raise NotImplementedError("the reference gets no loss")
+    kind: Any = np.float32 if all(leaf.is_single for leaf in leaves) else np.float64
+    n = number(narrowed(norm_of([leaf.value for leaf in leaves], 2), kind))
+    values, waits = memory.setdefault("values", []), memory.setdefault("skipped", 0)
+    last, due = number(values[-window:]), True
+    if len(last) >= max(window / 4, 2) and not (last == last[0]).all():
+        mean = last.mean()
+        due = bool(n <= mean + number(threshold) * np.sqrt(((last - mean) ** 2).sum() / (len(last) - 1)))
+    if not due and waits >= window / 4:
+        due, memory["values"] = True, []
+    memory["skipped"] = 0 if due else waits + 1
+    if due and np.isfinite(n):
+        memory["values"].append(n)
+    _apply_if(due, leaves, tx, memory)
+
+
 def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:
     window = memory.setdefault("window", {})
     for leaf in leaves:
@@ -238,7 +258,17 @@ def _matches(where: Any, leaf: Leaf) -> bool:
 _NO_SCHEDULES = ("axes", "default", "fn", "tx", "where")
 """Arguments that may be functions without being schedules."""
 _PLAIN = (_clip_global_norm, _clip_norm, _clip_value, _freeze, _identity, _scale, _stop)
-_NESTED = (_accumulate, _chain, _error_feedback, _masked, _measure, _partition, _skip_large, _skip_nonfinite)
+_NESTED = (
+    _accumulate,
+    _chain,
+    _error_feedback,
+    _masked,
+    _measure,
+    _partition,
+    _skip_large,
+    _skip_nonfinite,
+    _skip_spikes,
+)
 _ALL = (*_PLAIN, *_NESTED, reference_matrices.orthogonalize, *reference_catalogue.RULES, *reference_state.RULES)
 _RULES: dict[str, Callable[..., None]] = {
     "scale_by_schedule": _scale,

@@ -147,6 +147,7 @@ TABLE: dict[str, tuple[Row, ...]] = {
     "skip_nonfinite": _rows("skip_nonfinite(trace(0.5))")
     + _rows("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)", part=0.5),
     "skip_large": _rows("skip_large(trace(0.5), 73.5)"),
+    "skip_spikes": _rows("skip_spikes(trace(0.5), 0.8, 4)", "skip_spikes(clip_norm(0.7), 0.5, 8)"),
     "error_feedback": _rows("error_feedback(clip_global_norm(1.0))", "error_feedback(masked(trace(0.5), '**/w'))")
     + _rows("error_feedback(chain(scale(0.5), sign()))", "error_feedback(top_k(0.3))"),
     "clip_percentile": _rows("clip_percentile(40.0, 3)", "clip_percentile(75.0, 4, per_leaf=True)"),

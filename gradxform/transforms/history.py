@@ -69,14 +69,16 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     def rule(g: Tree, state: PercentileState, _: Context) -> tuple[Tree, PercentileState]:
         norm, new = _observed(g, state, per_leaf)
         compute, dtype = g.backend.compute, g.backend.dtype(state.history)
-        after = _counted(g, state, new, compute(_with_norm, *state, new, window=window, dtype=dtype))
+        after = _counted(g, state, new, compute(with_norm, *state, new, window=window, dtype=dtype))
         limits = compute(_percentile, *after, between(g, percentile, 0.0, 100.0), window=window, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _limits(g, limits, new, per_leaf))), after
 
-    return stateful(PercentileState, rule, lambda fresh: _rows(fresh, PercentileState, per_leaf, window), stage="clip")
+    return stateful(
+        PercentileState, rule, lambda fresh: first_rows(fresh, PercentileState, per_leaf, window), stage="clip"
+    )
 
 
-def _rows(fresh: Fresh, kind: type[T], per_leaf: bool, *width: int) -> T:
+def first_rows(fresh: Fresh, kind: type[T], per_leaf: bool, *width: int) -> T:
     """A new state: the number of norms per row, and zeros."""
     rows = fresh.rows(per_leaf)
     return kind(fresh.numbers((rows,), "int32"), *[fresh.numbers((rows, *width)) for _ in kind._fields[1:]])  # type: ignore
@@ -100,7 +102,7 @@ def _of_rows(xp: Any, limits: Array, norm: Array, *, index: int | tuple[int, ...
 
 def _counted(g: Tree, state: T, norm: Array, *values: Any) -> T:
     """A state with new values, which has counted one more norm."""
-    return stored_as(g, state, g.backend.compute(_one_more, state[0], norm, dtype=g.backend.dtype(state[1])), *values)
+    return stored_as(g, state, g.backend.compute(one_more, state[0], norm, dtype=g.backend.dtype(state[1])), *values)
 
 
 _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": float(np.finfo(np.float64).max)}
@@ -109,15 +111,15 @@ _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": fl
 
 def _is_held(xp: Any, norm: Array, dtype: str) -> Array:
     """Whether a norm is finite in a dtype."""
-    return norm <= _MOST[dtype]
+    return xp.abs(norm) <= _MOST[dtype]
 
 
-def _one_more(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
+def one_more(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
     """Count a norm that is finite in a dtype."""
     return xp.where(_is_held(xp, norm, dtype) & (count < 2.0**31 - 1), count + 1.0, count)
 
 
-def _with_norm(xp: Any, count: Array, history: Array, norm: Array, *, window: int, dtype: str) -> Array:
+def with_norm(xp: Any, count: Array, history: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """Write a norm into the ring buffer; the counter keeps growing, so its remainder is the position."""
     place = count - window * xp.floor(count / window)
     here = formulas.equal(xp.arange(window), place[:, None]) & _is_held(xp, norm, dtype)[:, None]
@@ -198,7 +200,7 @@ def clip_zscore(
         factor = clip_coefficient(norm, _limits(g, limits, new, per_leaf))
         return g.scaled(factor), _counted(g, state, new, *moments)
 
-    return stateful(ZScoreState, rule, lambda fresh: _rows(fresh, ZScoreState, per_leaf), stage="clip")
+    return stateful(ZScoreState, rule, lambda fresh: first_rows(fresh, ZScoreState, per_leaf), stage="clip")
 
 
 def _spike_limit(
@@ -304,7 +306,7 @@ def clip_adagc(
         factor = compute(_in_turn, most, together, clip_coefficient(norms, most))
         return g.scaled(factor), _counted(g, state, rows, average)
 
-    return stateful(AdaGCState, rule, lambda fresh: _rows(fresh, AdaGCState, True), stage="clip")
+    return stateful(AdaGCState, rule, lambda fresh: first_rows(fresh, AdaGCState, True), stage="clip")
 
 
 def _adaptive_limits(xp: Any, count: Array, average: Array, ratio: Array, *, warmup: int) -> Array:

@@ -23,6 +23,7 @@ from gradxform.numerics import Array
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
 from gradxform.transforms.skipping import due, states_in
+from gradxform.transforms.spikes import SkipSpikesState
 
 _SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -256,7 +257,7 @@ def _slack(g: Tree, out: Tree) -> tuple[float, ...]:
 def _counted(state: Any) -> dict[str, Any]:
     """The number of norms or steps that a limit follows, which warm-ups and windows that are not full depend on."""
     state = state.inner if isinstance(state, ScheduleState) else state
-    if not isinstance(state, (AdaGCState, PercentileState, SpikesState, ZScoreState)):
+    if not isinstance(state, (AdaGCState, PercentileState, SkipSpikesState, SpikesState, ZScoreState)):
         return {}
     count = unwrapped(state.count)
     return {"count": xp(count).max(count) if len(count.shape) else count}
@@ -277,12 +278,13 @@ def metrics(state: Any) -> dict[str, Array]:
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, such as "clip_global_norm/norm_before",
         .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
-        "clip_norm_1". "clip_zscore/count", and that of `clip_adagc`, `clip_percentile` and `clip_spikes`, is the number
-        of norms (steps for `clip_spikes`, of the gradient with most norms) that the limit follows: up to ``warmup`` it
-        is the limit of the warm-up, or none, and up to ``window`` the window is not full. Several masks in a chain and
-        the rules of a partition are named by the pattern, function or variable that selects: "masked/encoder/clip_norm"
-        for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm" for ``partition({"encoder/**":
-        clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is `has_updated`: where it is
+        "clip_norm_1". "clip_zscore/count", and that of `clip_adagc`, `clip_percentile`, `clip_spikes` and
+        `skip_spikes`, is the number of norms (steps for `clip_spikes`, of the gradient with most norms) that the limit
+        follows: up to ``warmup`` it is the limit of the warm-up, or none, and up to ``window`` the window is not full.
+        Several masks in a chain and the rules of a partition are named by the pattern, function or variable that
+        selects: "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm"
+        for ``partition({"encoder/**": clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is
+        `has_updated`: where it is
         false, what is measured inside is of the last step that applied. With `per_leaf`,
         "clip_norm/norm_before/encoder/w" is the norm of the gradient at that path. Empty if nothing is measured.
 

@@ -24,6 +24,7 @@ from gradxform.core.transform import (
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
+from gradxform.transforms.spikes import SkipSpikesState
 
 
 @factory()
@@ -395,7 +396,7 @@ def has_updated(state: Any) -> Any:
     return due(state)
 
 
-_SKIPPING = AccumulateState, SkipLargeState, SkipNonfiniteState
+_SKIPPING = AccumulateState, SkipLargeState, SkipNonfiniteState, SkipSpikesState
 
 
 def due(state: Any) -> Any:

@@ -623,3 +623,34 @@ def test_a_window_in_a_mask_within_a_condition_holds_back_its_own_leaves_alone(e
         optimizer.step()
     assert beside.item() == -1.0
     assert inside.item() == (-0.5 if every == 2 else 0.0)
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["gradients", "updates", "a closure"])
+def test_a_step_whose_loss_spikes_is_skipped(on: str) -> None:
+    w, moves = parameter(torch.zeros(2)), []
+    optimizer = torch.optim.SGD([w], lr=1.0, momentum=0.5)
+    tx = gx.skip_spikes(gx.identity(), 3.0, 4, of="loss")
+    handle = gx.torch.attach(optimizer, tx, on="updates" if on == "updates" else "gradients")
+    for value in (1.0, 2.0, 9.0, 2.0):
+        before, loss = w.detach().clone(), torch.tensor(value, requires_grad=True)
+        w.grad = torch.ones(2)
+        if on == "a closure":
+            optimizer.step(lambda loss=loss: loss)
+        else:
+            optimizer.step(value=loss)
+        moves.append(not torch.equal(w, before))
+    assert moves == [True, True, False, True]
+    assert not handle.state.history.requires_grad
+    w.grad = torch.ones(2)
+    with pytest.raises(ValueError, match=r"optimizer.step\(value=loss\)"):
+        optimizer.step()
+
+
+def test_a_loss_that_nothing_needs_is_an_error_of_the_optimizer() -> None:
+    optimizer = torch.optim.SGD([parameter(torch.zeros(2))], lr=1.0)
+    gx.torch.attach(optimizer, gx.clip_norm(1.0))
+    with pytest.raises(TypeError, match="value"):
+        optimizer.step(value=1.0)

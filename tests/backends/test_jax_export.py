@@ -24,7 +24,7 @@ ELEMENTS = "elements of 64 bits"
 NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(")
 NORMS += ("clip_adagc(", "clip_zscore(", "normalize_norm(", "normalize_global_norm(")
 WIDE: dict[str, set[str]] = {
-    **{words: {SUMS, ELEMENTS} for words in (*NORMS, "cautious(", "centralize(", "orthogonal_to_parameters(")},
+    **{words: {SUMS, ELEMENTS} for words in (*NORMS, "cautious(", "centralize(", "mars(", "orthogonal_to_parameters(")},
     "add_noise(": {ELEMENTS},
     "top_k(": {"while"},  # over the bits of a number, not over leaves
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype

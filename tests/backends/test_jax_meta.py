@@ -61,6 +61,7 @@ SMOOTH: dict[str, Make] = {
     "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
     "error_feedback": lambda limit, factor: gx.error_feedback(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
     "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),
+    "skip_spikes": lambda limit, factor: gx.skip_spikes(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 5.0, 4),
     "clip_adagc": lambda limit, factor: gx.chain(gx.clip_adagc(limit, 0.5, warmup=1, max_norm=limit), gx.scale(factor)),
     "clip_spikes": lambda limit, factor: gx.chain(gx.clip_spikes(limit, 0.5, warmup=1), gx.scale(factor)),
     "orthogonal_to_parameters": lambda limit, factor: gx.chain(

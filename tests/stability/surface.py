@@ -53,6 +53,7 @@ EXPRESSIONS = (
     "sign()",
     "skip_large(trace(0.5), 5.0)",
     "skip_nonfinite(ema(0.5), 2)",
+    "skip_spikes(trace(0.5), 0.5, 4)",
     "stop()",
     "top_k(0.1)",
     "trace(0.5, nesterov=True)",

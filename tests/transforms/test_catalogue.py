@@ -69,6 +69,17 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         gx.skip_large(gx.scale(2.0), 5.0), "3 4 -> 6 8; 3 4.1 -> 0 0; nan 0 -> 0 0; inf 0 -> 0 0; 1 1 -> 2 2",
         {"total": np.int32(3)},
     ),
+    "spikes are skipped and not recorded": (
+        gx.skip_spikes(IDENTITY, 3.0, 4),
+        "1 -> 1; 2 -> 2; 9 -> 0; nan -> nan; 9 -> 9; 4 -> 4; 2 -> 2; 3 -> 3; inf -> 0",
+        {"count": np.int32([4]), "total": np.int32(2), "consecutive": np.int32(1)},
+    ),
+    "equal norms have no spikes": (gx.skip_spikes(IDENTITY, 0.0, 4), "1 -> 1; 1 -> 1; 1 -> 1; 1 -> 1; 5 -> 5; 6 -> 0"),
+    "a higher level is accepted": (
+        gx.skip_spikes(gx.trace(1.0), 1.0, 8),
+        "1 -> 1; 2 -> 3; 50 -> 0; 60 -> 0; 50 -> 53; 70 -> 123; 60 -> 183; 200 -> 0; 60 -> 243",
+        {"count": np.int32([4]), "total": np.int32(3), "consecutive": np.int32(0)},
+    ),
     "no limit": (gx.skip_large(IDENTITY, INF), "nan 1 -> 0 0; inf 1 -> 0 0; 3e38 1 -> 3e38 1"),
     "a schedule of no limit": (gx.skip_large(IDENTITY, lambda t: INF), "nan 1 -> 0 0; inf 1 -> 0 0; 3e38 1 -> 3e38 1"),
     "a scaled infinity": (gx.chain(gx.scale(1e30), gx.skip_nonfinite(IDENTITY)), "1e20 -> 0; 1 -> 1e30"),
@@ -240,6 +251,22 @@ def test_an_average_that_some_frameworks_would_flush(framework: str, mode: str) 
         found.append((float(array(updates[0])[0]), float(array(state.average)[0])))
     limit = float(np.float32(np.float64(np.float32(1e-5)) * 1e-30))
     assert found == [(float(np.float32(1e-5)),) * 2, (limit, limit), (0.0, limit)]
+
+
+@by_inductor
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_spikes_of_the_loss(framework: str, mode: str) -> None:
+    """Negative and nonfinite ones too; after a quarter of the window skipped in a row, the window starts again."""
+    tx, found = gx.chain(gx.skip_spikes(gx.trace(1.0), 3.0, 8, of="loss"), gx.scale(2.0)), []
+    step = in_mode(framework, mode, lambda g, state, loss: tx.update(g, state, value=loss))
+    one = tensors(framework, [np.float32([1.0])])
+    state = tx.init(one)
+    for loss in (-3.0, -2.0, -1.0, 9.0, -INF, NAN, 9.0, 10.0, 50.0, 8.0):
+        updates, state = step(one, state, tensors(framework, [np.float32(loss)])[0])
+        found.append(float(array(updates[0])[0]))
+    assert found == [2.0, 4.0, 6.0, 0.0, 0.0, 8.0, 10.0, 12.0, 0.0, 14.0]
+    with pytest.raises(ValueError, match=r"value=loss"):
+        tx.update(one, state)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
@@ -504,6 +531,9 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "clip_spikes(decay=2)": "clip_spikes: decay must be between 0 and 1, got 2",
         "clip_spikes(warmup=-1)": "clip_spikes: warmup must be at least 0, got -1",
         "skip_nonfinite(identity(), -1)": "max_consecutive must be at least 0",
+        "skip_spikes(identity(), -1)": "skip_spikes: threshold must be at least 0, got -1",
+        "skip_spikes(identity(), window=0)": "skip_spikes: window must be at least 1, got 0",
+        "skip_spikes(identity(), of='value')": "skip_spikes: of must be 'norm' or 'loss', got 'value'",
         "skip_large(identity(), -1)": "max_norm must be at least 0",
         "add_noise(-1, 0)": "stddev must be at least 0",
         "add_noise(1.0, 2**64)": "seed must have at most 64 bits",

@@ -504,6 +504,7 @@ def test_warm_ups_and_windows_that_are_not_full_are_metrics(framework: str) -> N
             gx.clip_zscore(lambda step: 2.5 + step),
             gx.masked(gx.clip_percentile(50.0, per_leaf=True), "w"),
             gx.clip_spikes(),
+            gx.skip_spikes(gx.identity()),
             gx.trace(0.5),
         )
     )
@@ -514,5 +515,6 @@ def test_warm_ups_and_windows_that_are_not_full_are_metrics(framework: str) -> N
         state = tx.update(grads, state)[1]
         found = {name: array(value) for name, value in gx.metrics(state).items() if name.endswith("/count")}
         assert found == dict.fromkeys(
-            ["clip_adagc/count", "clip_zscore/count", "masked/count", "clip_spikes/count"], np.asarray(step)
+            [f"{name}/count" for name in ("clip_adagc", "clip_zscore", "masked", "clip_spikes", "skip_spikes")],
+            np.asarray(step),
         )
