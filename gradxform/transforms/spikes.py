@@ -98,8 +98,9 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
         return out, SkipSpikesState(*[stored(g, value, old) for value, old in numbers], new)
 
     def start(fresh: Fresh) -> SkipSpikesState:
-        values = first_rows(fresh, PercentileState, False, window)
-        return SkipSpikesState(*values, fresh.count(), fresh.count(), fresh.flag(True), tx.init(fresh.params))
+        count, history = first_rows(fresh, PercentileState, False, window)
+        numbers = fresh.count(), fresh.count(), fresh.flag(True)
+        return SkipSpikesState(count, history, *numbers, tx.init(fresh.params))
 
     needs = ("value",) if of == "loss" else ()
     return stateful(SkipSpikesState, rule, start, tx, stage="skip", needs=needs)
