@@ -95,7 +95,7 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
         count = compute(one_more, begun, recorded, dtype=dtype)
         out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
         numbers = zip((count, history, *skipped, due), state[:5], strict=True)
-        return out, SkipSpikesState(*[stored(g, value, old) for value, old in numbers], new)
+        return out, SkipSpikesState._make([*[stored(g, value, old) for value, old in numbers], new])
 
     def start(fresh: Fresh) -> SkipSpikesState:
         count, history = first_rows(fresh, PercentileState, False, window)
