@@ -133,8 +133,8 @@ def _judged(
     most = _limit(xp, count, history, threshold, window=window)
     within = ((value <= most) & (value > -math.inf)) | (most >= math.inf)
     late = consecutive >= window / 4
-    due = xp.any(within | late)
-    recorded = xp.where(due, value, float("nan"))
+    applies = within | late
+    recorded, due = xp.where(applies, value, float("nan")), xp.any(applies)
     begun = xp.where(within, count, xp.where(late, 0.0 * count, count))
     in_a_row, in_all = (xp.where(number < 2.0**31 - 1, number + 1.0, number) for number in (consecutive, total))
     return due, recorded, begun, xp.where(due, 0.0, in_a_row), xp.where(due, total, in_all)
