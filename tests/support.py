@@ -80,6 +80,7 @@ FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a 
 OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
 CHAINS = "compiles a random chain in three frameworks; two others stay quick"
 RUNS = "two training runs for each; every fault, and clean pairs of each network and optimizer, stay quick"
+DTYPES_ALIKE = "the same kernels in another dtype, of which the table has each transform; one dtype stays quick"
 LARGE = "reads tens of millions of elements several times"
 
 

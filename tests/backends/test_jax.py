@@ -196,6 +196,7 @@ def test_gradients_sharded_over_four_devices() -> None:
     python("-c", SHARDED, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
+@slow(XLA, count=40)
 @pytest.mark.parametrize("count", [8, 40])
 @pytest.mark.parametrize("first", ["outside", "inside"])
 def test_norms_measured_in_a_branch_are_measured_again_outside(first: str, count: int) -> None:
@@ -289,6 +290,7 @@ def _many_leaves(count: int) -> Any:
     return [(rng.standard_normal((3, 5)) * 10.0 ** (i % 7 - 3)).astype(np.float32) for i in range(count)]
 
 
+@slow(XLA, lambda expression: not expression.startswith(("clip_norm", "trace")))
 @pytest.mark.parametrize(
     "expression",
     [

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PROCESSES, assert_bits, assert_ulp, python, slow
+from support import PROCESSES, XLA, assert_bits, assert_ulp, python, slow
 from support import assert_close as close
 from trees import STATEFUL
 
@@ -101,6 +101,7 @@ def test_scan() -> None:
     assert_close(stacked, jax.tree.map(lambda *leaves: np.stack(leaves), *updates))
 
 
+@slow(XLA)
 def test_vmap_keeps_one_state_for_each() -> None:
     _, states = uninterrupted()
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), states[1], states[3])
@@ -111,6 +112,7 @@ def test_vmap_keeps_one_state_for_each() -> None:
         assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], updates), uninterrupted()[0][at])
 
 
+@slow(XLA)
 def test_cond_between_an_update_and_none() -> None:
     updates, states = uninterrupted()
 
@@ -125,6 +127,7 @@ def test_cond_between_an_update_and_none() -> None:
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(left))
 
 
+@slow(XLA)
 def test_a_donated_state_is_taken_without_a_warning() -> None:
     updates, states = uninterrupted()
     donating = jax.jit(update_all, donate_argnums=1)

@@ -10,6 +10,7 @@ import optree
 import pytest
 from entries import rows_of
 from support import (
+    DTYPES_ALIKE,
     assert_bits,
     assert_right,
     bits,
@@ -53,6 +54,7 @@ def test_no_value_is_read_while_a_function_is_traced(row: Row) -> None:
             assert (new.dtype, new.shape) == (old.dtype, old.shape)
 
 
+@slow(DTYPES_ALIKE, dtype="float64")
 @pytest.mark.parametrize("ord", [1, 2, 3, float("inf")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_norm_of_a_large_leaf(dtype: str, ord: float) -> None:

@@ -269,6 +269,7 @@ assert (result["w"] - torch.tensor([1.2, 1.6])).abs().max() < 1e-6, result
 """
 
 
+@slow(PROCESSES, imports="torch, gradxform as gx")
 @slow(PROCESSES, code=COLD)
 @pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
 @pytest.mark.parametrize("code", [COLD, COLD_INSIDE], ids=["given", "built inside"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from entries import on_devices
-from support import FAKE, assert_right, built, each_transform_once, shared_group, slow
+from support import DTYPES_ALIKE, FAKE, assert_right, built, each_transform_once, shared_group, slow
 
 pytest.importorskip("torch")
 
@@ -78,6 +78,7 @@ def test_no_copy_of_what_is_large(tx: str, dtype: str) -> None:
     assert found.between == found.waits == []
 
 
+@slow(DTYPES_ALIKE, dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", OWNED)
 def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:

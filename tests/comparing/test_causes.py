@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy_runs import adam, clipped, dropping, each, rmsprop, sgd, train
+from support import RUNS, slow
 
 import gradxform as gx
 from gradxform.recording.reading import Recording
@@ -200,6 +201,7 @@ def compared(case: Case, folder: Path) -> gx.Comparison:
     return gx.compare(folder / "a", folder / "b")
 
 
+@slow(RUNS, name=tuple(GRADIENTS))
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *GRADIENTS])
 def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None:
     case = {**OPTIMIZERS, **GRADIENTS}[name]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from more_faults import MORE, adagrad, lion, radam
 from numpy_runs import adam, clipped, each, rmsprop, sgd, train
+from support import LARGE, RUNS, slow
 
 import gradxform as gx
 
@@ -119,6 +120,7 @@ def test_without_parameters_the_optimizers_may_differ(trees: tuple[str, ...], tm
     assert "Record parameters in both runs" in str(found) and not certain(found), str(found)
 
 
+@slow(RUNS, steps=(1, 2))
 @pytest.mark.parametrize("steps", [1, 2, 6])
 @pytest.mark.parametrize("name", MORE)
 def test_no_fault_is_taken_for_another(name: str, steps: int, tmp_path: Path) -> None:
@@ -132,6 +134,7 @@ def test_no_fault_is_taken_for_another(name: str, steps: int, tmp_path: Path) ->
         assert certain(found) - vague <= set(fault.kinds), str(found)
 
 
+@slow(RUNS, steps=(3, 8))
 @pytest.mark.parametrize("steps", [2, 3, 8])
 @pytest.mark.parametrize("other", ["lion", "radam", "rmsprop"])
 @pytest.mark.parametrize("one", ["sgd", "adam"])
@@ -159,6 +162,7 @@ def test_plain_sgd_has_its_own_rates(steps: int, tmp_path: Path) -> None:
     assert certain(found) == ({"learning_rate"} if steps == 3 else set())
 
 
+@slow(RUNS, steps=(4, 6))
 @pytest.mark.parametrize("steps", [3, 4, 6])
 @pytest.mark.parametrize("start", [0.0, 0.03, 0.1, 1.0])
 def test_adagrad_is_no_rmsprop(start: float, steps: int, tmp_path: Path) -> None:
@@ -223,6 +227,7 @@ def anchored(moves: Any, rate: float, anchor: bool) -> Any:
     return decayed
 
 
+@slow(RUNS, steps=(3, 6))
 @pytest.mark.parametrize("steps", [2, 3, 6])
 @pytest.mark.parametrize("rate", [0.1, 1e-3])
 @pytest.mark.parametrize("make", [sgd, lambda: sgd(0.05, 0.9), adam])
@@ -387,6 +392,7 @@ def test_one_of_many_short_leaves_has_no_factor_by_chance(tmp_path: Path) -> Non
     assert not found.within and not certain(found), str(found)
 
 
+@slow(LARGE, by=2.0)
 @pytest.mark.parametrize(("place", "by"), [("layer", 1.0), ("layer", 2.0), ("stack/unit", 1.0)])
 def test_many_leaves_take_seconds(place: str, by: float, tmp_path: Path) -> None:
     import time

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, array, assert_bits, assert_expected, call, tensors
+from support import FRAMEWORKS, XLA, array, assert_bits, assert_expected, call, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -94,6 +94,7 @@ def through_an_npz(state: Any, folder: Path) -> Any:
 WAYS = [through_memory, through_a_pickle, through_an_npz]
 
 
+@slow(XLA, lambda before, after: "jax" in (before, after) and "numpy" not in (before, after))
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(FRAMEWORKS, FRAMEWORKS)))
 def test_a_run_goes_on_in_another_framework(before: str, after: str, tmp_path: Path) -> None:
     tx = transformation()

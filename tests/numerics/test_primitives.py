@@ -9,7 +9,21 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import FRAMEWORKS, INDUCTOR, MODES, TRACES, XLA, array, arrays, assert_ulp, call, f32, slow, tensors
+from support import (
+    DTYPES_ALIKE,
+    FRAMEWORKS,
+    INDUCTOR,
+    MODES,
+    TRACES,
+    XLA,
+    array,
+    arrays,
+    assert_ulp,
+    call,
+    f32,
+    slow,
+    tensors,
+)
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -273,6 +287,7 @@ def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+@slow(DTYPES_ALIKE, dtypes=((np.float32,),))
 @COMPILED_MANY
 @pytest.mark.parametrize("dtypes", [(np.float32,), (np.float32, ml_dtypes.bfloat16, np.float16)], ids=["one", "mixed"])
 @pytest.mark.parametrize("expression", MANY)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import INDUCTOR, PROCESSES, TRAINS, python, slow
+from support import INDUCTOR, PROCESSES, TRAINS, XLA, python, slow
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -66,6 +66,7 @@ def test_the_programs_are_those_of_the_folder_and_short() -> None:
     assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
 
 
+@slow(XLA, name=("jax_equinox", "jax_haiku", "jax_linen", "jax_schedules"))
 @slow(INDUCTOR, name="torch_compile")
 @slow(TRAINS, name=("keras_fit", "port_torch_to_flax", "huggingface_trainer"))
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(OWN_PROCESSES[:2])])

@@ -15,6 +15,7 @@ import optree
 import pytest
 from entries import ENTRIES
 from support import (
+    DTYPES_ALIKE,
     EAGER,
     FRAMEWORKS,
     INDUCTOR,
@@ -708,6 +709,7 @@ DENSE = ("centralize()", "clip_value(low=0.5)", "clip_value(high=-0.5)", "clip_n
 """Transforms that change zeros, or look along rows."""
 
 
+@slow(DTYPES_ALIKE, dtype=(np.float64, np.float16))
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("expression", [*SPARSE, *DENSE])

@@ -12,6 +12,7 @@ from support import INDUCTOR, MODES, array, call, f16, f32, slow
 import gradxform as gx
 
 
+@slow(INDUCTOR, framework="torch", mode="compiled")
 @slow(INDUCTOR, lambda gradient: gradient.dtype != np.float16, framework="torch", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize(

@@ -61,8 +61,7 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     if where not in COMPILING:
         return every, []
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
-    quick = ["float32"] if row in trees.first() or where != ("jax", "eager") else []
-    quick += [others[rank % len(others)]] if row in trees.first() else []
+    quick = ["float32", others[rank % len(others)]] if row in trees.first() else []
     quick += [MIXED] if row.expression == MIX else []
     return quick, [dtype for dtype in every if dtype not in quick]
 
