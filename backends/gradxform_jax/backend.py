@@ -84,7 +84,7 @@ class Plain(Backend):
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Enable 64-bit types; they leave the scope only as vectors."""
-        return jax.enable_x64(True)
+        return private.Scope()
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with jax.jit."""
@@ -157,7 +157,8 @@ class Plain(Backend):
                 from jax.experimental import multihost_utils
 
                 return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
-        return np.asarray(leaf)
+        with self.scope():
+            return np.asarray(leaf)
 
     custom_backward = staticmethod(_unchanged)
     straight_through = staticmethod(_straight_through)

@@ -47,7 +47,7 @@ def compiled(kernel: Callable[..., Any], each: Sequence[str] = ()) -> Callable[.
         given |= {name: None for name in ("inplace", "out") if name in given}  # JAX writes into no array
         static = [(name, _frozen(given.pop(name))) for name in sorted(given) if name in _STATIC or name not in names]
         given |= {name: strong(given[name]) for name in _NUMBERS if name in given}
-        with jax.enable_x64(True):
+        with private.Scope():
             first = given[each[0]] if each else []
             parts = parts_of(len(first[0]) if each[:1] == ("columns",) else len(first), given)
             if len(parts) < 2:
@@ -122,7 +122,7 @@ class Scalars:
 
     def __jax_array__(self) -> Any:
         """Return the vector, also for `jnp.asarray`, which users call out of the library's scope."""
-        with jax.enable_x64(True):
+        with private.Scope():
             return _stacked(self.numbers)
 
     def __array__(self, *args: Any, **named: Any) -> Any:

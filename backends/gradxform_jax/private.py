@@ -22,6 +22,24 @@ except ImportError:  # JAX 0.12 has none
     shard_alike = None  # type: ignore[assignment]
 
 
+class Scope:
+    """64-bit types are enabled, and an error about an array that was donated says what to write."""
+
+    def __init__(self) -> None:
+        self._wide: Any = jax.enable_x64(True)
+
+    def __enter__(self) -> None:
+        self._wide.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._wide.__exit__(kind, error, trace)
+        if kind is RuntimeError and "has been deleted" in str(error):
+            raise ValueError(
+                f"{error} A function that donates its arguments took it: go on with what that function returned, as in "
+                "params, state = step(params, state)"
+            ) from error
+
+
 def current_trace() -> Any:
     """What traces current operations; equal for operations of one trace."""
     return _core.get_opaque_trace_state(convention="gradxform")

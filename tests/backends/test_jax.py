@@ -95,6 +95,30 @@ def test_a_pattern_is_checked_when_optax_starts() -> None:
     assert (updates["embedding"]["table"].item(), updates["head"].item()) == (pytest.approx(-0.1), 0.0)
 
 
+DONATED: dict[str, Callable[[Any, Any], Any]] = {
+    "gradients": lambda old, state: CLIP(old),
+    "a state": lambda old, state: gx.trace(0.9).update(grads(), state),
+    "parameters": lambda old, state: gx.add_decayed_weights(0.1).update(grads(), None, old),
+    "norms": lambda old, state: gx.global_norm(old),
+    "paths": lambda old, state: gx.nonfinite_paths(old),
+    "to_numpy": lambda old, state: gx.to_numpy(state),
+}
+
+
+@pytest.mark.parametrize("use", DONATED)
+def test_arrays_that_were_donated(use: str) -> None:
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, state: Any) -> Any:
+        return gx.trace(0.9).update(params, state)
+
+    old = params, state = grads(), gx.trace(0.9).init(grads())
+    for _ in range(2):
+        params, state = step(params, state)  # as the message says
+    jax.tree_util.tree_map(lambda array: array.is_deleted() or array.delete(), old)  # not every device donates
+    with pytest.raises((ValueError, TypeError), match=r"deleted .*params, state = step\(params, state\)"):
+        DONATED[use](*old)
+
+
 STRICT = {
     "jax_debug_nans": True,
     "jax_enable_x64": True,

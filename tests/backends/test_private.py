@@ -54,6 +54,14 @@ def traced(p: Any, torch: Any) -> Any:
     return seen == [False, False, True, True, True, True] and hasattr(p.TorchDispatchMode, "__enter__")
 
 
+def donated(p: Any, jax: Any) -> Any:
+    (array := jax.numpy.ones(2)).delete()
+    with pytest.raises(ValueError, match=r"with shape=float32\[2\]. A function that donates"), p.Scope(), p.Scope():
+        jax.numpy.sin(array)
+    with p.Scope():
+        return jax.numpy.ones(1, "float64").dtype == "float64"
+
+
 def memory(p: Any, torch: Any) -> Any:
     kept = p.StorageWeakRef((x := torch.zeros(4)).untyped_storage())
     before = kept.expired(), p.storage_of(x[1:]) == p.storage_of(x) != p.storage_of(x.clone())
@@ -129,6 +137,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
             and jax.jit(lambda x: x + (p.current_trace() == p.current_trace() != outside))(1) == 2
         ),
     ),
+    "jax Scope": ("an error about a donated array is JAX's own", donated),
     "jax sharded_alike": (
         "states of sharded parameters",
         lambda p, jax: jax.jit(lambda leaf: p.sharded_alike(leaf, leaf + 1))(jax.numpy.ones(2)).tolist() == [2, 2],
