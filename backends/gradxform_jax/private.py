@@ -26,12 +26,15 @@ class Scope:
     """64-bit types are enabled, and an error about an array that was donated says what to write."""
 
     def __init__(self) -> None:
+        """Make the context of 64-bit types."""
         self._wide: Any = jax.enable_x64(True)
 
     def __enter__(self) -> None:
+        """Enable them."""
         self._wide.__enter__()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """End it, and explain the error."""
         self._wide.__exit__(kind, error, trace)
         if kind is RuntimeError and "has been deleted" in str(error):
             raise ValueError(
