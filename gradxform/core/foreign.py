@@ -56,7 +56,8 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         tree, state = result
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
         if len(leaves) != len(view.scope):
-            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}")
+            wrong = f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}"
+            raise TypeError(f"{wrong}; None stays None, as in gx.tree_map(lambda g, new: new, updates, result)")
         new = dict(zip(view.scope, leaves, strict=True))
         return view.dense(integers=True).given([new[i] for i in view.chosen]).lent(), state
 

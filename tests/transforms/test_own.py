@@ -27,6 +27,14 @@ class Momentum(NamedTuple):
         return gx.tree_map(lambda g, t: t, updates, trace), trace
 
 
+class Filled(Momentum):
+    """It returns its state as updates, also where a gradient is None."""
+
+    def update(self, updates: Any, trace: Any, params: Any = None) -> Any:
+        trace = gx.tree_map(lambda t, g: self.decay * t + g, trace, updates)
+        return trace, trace
+
+
 def compiled(framework: str, function: Any) -> Any:
     if framework == "jax":
         import jax
@@ -63,6 +71,10 @@ def test_a_state_that_is_a_tree_takes_gradients_that_are_none(framework: str, wh
 def test_trees_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"tree_map: tree 2 must have the keys of the first tree.*'a'"):
         gx.tree_map(lambda x, y: x, {"a": np.ones(1)}, {"b": np.ones(1)})
+    with pytest.raises(TypeError, match=r"returned 2 gradients for 1; .*gx\.tree_map\(lambda g, new: new, updates, "):
+        gx.chain(Filled(0.5)).update(
+            {"w": np.ones(2), "b": None}, ({"w": np.ones(2), "b": np.ones(1)},)
+        )  # `Momentum` does what the message says
     assert gx.tree_map(lambda x: x, {"a": None}) == {"a": None}
 
 
