@@ -18,15 +18,15 @@ from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
 from gradxform.backend.protocol import Backend, Columns, Given, Row
 from gradxform.numerics import Array, ranking, sums, sums_dtype
-from gradxform.numerics.elementwise import Combination, Formula, combined, weights_of
-from gradxform.numerics.rescale import is_extreme, product
+from gradxform.numerics.elementwise import Combination, Formula, weights_of
+from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 _NUMBERS = {float, int, np.ndarray}
 
-_Kernel = Callable[..., None]
+_Kernel = Callable[..., Any]
 """Takes a namespace, the array for the results, and elements."""
 _Work = tuple[_Kernel, Sequence[Any], Any]
 """A kernel, elements, and the array for the results."""
@@ -52,6 +52,9 @@ class Block(Namespace):
         return np.arange(self.start, self.start + x.size).reshape(x.shape)
 
 
+_WHOLE = Block()
+
+
 def of_leaves(
     formula: Formula, columns: Columns, numbers: Row, factors: Row, static: dict[str, Any], into: Given = None
 ) -> list[Any]:
@@ -61,25 +64,37 @@ def of_leaves(
     """
     rows, leaves = list(zip(*columns, strict=True)), columns[0]
     out: list[Any] = [None] * len(rows)
+    sums = isinstance(formula, Combination)  # then a leaf takes few calls
     with np.errstate(all="ignore"):
-        for (factor, _), small in threads.together(leaves, list(map(_kind, rows, factors))):
+        for (factor, _), small in threads.together(leaves, list(map(_kind, rows, factors))) if not sums else ():
             joined = [np.concatenate([column[i] for i in small], axis=None) for column in columns]
             found, start = np.empty(joined[0].size, sums_dtype(joined[0])), 0
-            kernel = _kernel(formula, found.dtype.type, numbers, factor, static)
+            kernel = _kernel(formula, found.dtype.char, numbers, factor, static)
             kernel(Block(0, [leaves[i].size for i in small]), found, *joined)
             for i in small:
                 end = start + leaves[i].size
                 out[i] = found[start:end].reshape(leaves[i].shape).copy()
                 start = end
         work: list[_Work] = []
-        for i in [i for i, found in enumerate(out) if found is None]:
-            out[i] = _room(leaves[i], None if into is None else into[i])
-            kernel = _kernel(formula, out[i].real.dtype.type, numbers, factors[i], static)
-            if out[i].dtype.kind == "c":
-                work.append((kernel, [part.real for part in rows[i]], out[i].real))
-                work.append((kernel, [part.imag for part in rows[i]], out[i].imag))
+        made: dict[Any, _Kernel] = {}
+        for i, (row, factor) in enumerate(zip(rows, factors, strict=True)):
+            if out[i] is not None:
+                continue
+            leaf, kind = row[0], _summed(row[0].dtype)
+            own = None if into is None else _fitting(into[i], leaf, kind)
+            key = kind, id(factor)
+            if key not in made:
+                made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
+            kernel = made[key]
+            if sums and leaf.size <= BLOCK and type(leaf) is np.ndarray and kind.kind == "f":
+                out[i] = np.asarray(kernel(_WHOLE, own, *row))
+                continue
+            own = out[i] = _empty(leaf, kind) if own is None else own
+            if kind.kind == "c":
+                work.append((kernel, [part.real for part in row], own.real))
+                work.append((kernel, [part.imag for part in row], own.imag))
             else:
-                work.append((kernel, rows[i], out[i]))
+                work.append((kernel, row, own))
         if work:
             _do(work)
     return out
@@ -105,13 +120,17 @@ def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[An
     return out
 
 
-def _room(leaf: Any, given: Any) -> Any:
-    """An array for the results of a leaf: the given one if it fits."""
-    kind: Any = sums_dtype(leaf)
-    if leaf.dtype.kind == "c":
-        kind = np.result_type(kind, np.complex64)
+def _fitting(given: Any, leaf: Any, kind: Any) -> Any:
+    """A given array, if it fits the results of a leaf; else None."""
     fits = type(given) is np.ndarray and (given.dtype, given.shape) == (kind, leaf.shape) and given.flags.c_contiguous
-    return given if fits and given.flags.writeable else _empty(leaf, kind)
+    return given if fits and given.flags.writeable else None
+
+
+@functools.cache
+def _summed(dtype: Any) -> Any:
+    """The dtype of sums of elements, complex for complex ones."""
+    kind = sums_dtype(np.empty(0, dtype))
+    return np.result_type(kind, np.complex64) if dtype.kind == "c" else np.dtype(kind)
 
 
 def _empty(leaf: Any, dtype: Any) -> Any:
@@ -119,40 +138,41 @@ def _empty(leaf: Any, dtype: Any) -> Any:
     return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
 
 
-def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
-    """Return the kernel of a formula of real elements, in a dtype of sums."""
+def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
+    """Return the kernel of a formula of real elements, in a dtype of sums: "f" or "d"."""
+    dtype = np.dtype(kind)
     if isinstance(formula, Combination):
-        given = weights_of(formula, NUMPY, numbers, factor)
-        weights = [number if getattr(number, "ndim", 0) else float(number) for number in given]
-        if kind is np.float64 or not any([isinstance(weight, float) and is_extreme(weight) for weight in weights]):
-            return functools.partial(_combined, [kind(weight) for weight in weights])
-        return functools.partial(_combined_in_steps, weights)
-    given = [kind(number) for number in numbers]
+        weights = weights_of(formula, NUMPY, numbers, factor)
+        return functools.partial(_combined, dtype, [_steps(by, dtype, len(weights) == 1) for by in weights])
+    given = [dtype.type(number) for number in numbers]
 
-    def one(xp: Any, out: Any, *some: Any) -> None:
-        first, *others = [part.astype(kind, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
+    def computed(xp: Any, out: Any, *some: Any) -> None:
+        first, *others = [part.astype(dtype, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
         first = first if factor is None else product(NUMPY, first, factor)
         np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
 
-    return one
+    return computed
 
 
-def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
-    """Write the sum of products to an array, which may be one of the elements."""
-    *others, last = [part if part.dtype == out.dtype else part.astype(out.dtype) for part in some]
-    if not others:
-        np.multiply(last, weights[0], out)
-        return
-    aliased = any([np.may_share_memory(other, out) for other in others])
-    total = last if weights[-1] == 1 else np.multiply(last, weights[-1], None if aliased else out)
-    for rank in range(len(others) - 1, -1, -1):
-        term = others[rank] if weights[rank] == 1 else np.multiply(others[rank], weights[rank])
-        total = np.add(total, term, None if aliased and rank else out)
+def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
+    """Return what to multiply by: nothing for a weight of one, unless the product is to be a copy."""
+    if getattr(weight, "ndim", 0):
+        return [np.array(weight, dtype)]
+    known = float(weight)
+    steps = known_steps(known) if dtype.char == "f" else [known]
+    return [np.array(step, dtype) for step in steps] if alone or known != 1.0 else []
 
 
-def _combined_in_steps(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
-    """The same with weights that float32 does not hold, in two steps each."""
-    np.copyto(out, combined(NUMPY, [part.astype(out.dtype, copy=False) for part in some], weights), "same_kind")
+def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> Any:
+    """Return the sum of elements times weights, in an array if one is given, which may be one of the elements."""
+    total: Any = None
+    for rank in range(len(some) - 1, -1, -1):
+        x, into = some[rank], None if rank else out
+        x = x if x.dtype == dtype else x.astype(dtype)
+        for step in weights[rank]:
+            x = np.multiply(x, step, into if total is None else None)
+        total = x if total is None else np.add(total, x, into)
+    return total
 
 
 def _do(work: Sequence[_Work]) -> None:
@@ -165,7 +185,7 @@ def _do(work: Sequence[_Work]) -> None:
 def _blocks(kernel: _Kernel, row: Sequence[Any], out: Any, step: int) -> Iterator[tuple[Callable[[], None], int]]:
     """Divide the elements of arrays into blocks, each a call and its size; not if shapes differ."""
     if out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
-        yield functools.partial(kernel, Block(), out, *row), out.size
+        yield functools.partial(kernel, _WHOLE, out, *row), out.size
         return
     flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
     for start in range(0, out.size, step):
