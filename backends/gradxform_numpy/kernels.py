@@ -134,7 +134,7 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
         return leaf
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
-        return np.multiply(leaf, leaf.dtype.type(factor), out=out)
+        return np.multiply(leaf, np.array(factor, leaf.dtype), out)
     result = rescaled(host.NUMPY, np.asarray(leaf), factor)
     if out is None:
         return result

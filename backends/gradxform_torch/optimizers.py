@@ -103,11 +103,13 @@ def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
     stopped, rows = after.skipped(), []
     if stopped:
         private.foreach_copy_([local(parameters[i]) for i in stopped], [local(old[i]) for i in stopped])
-    for leaf, slot, owned in zip(after.leaves, after.source.kept, after.owned, strict=True):
+    for i, (leaf, slot) in enumerate(zip(after.leaves, after.source.kept, strict=True)):
         if slot not in stopped:
             update, new = local(leaf), local(parameters[slot].detach())
             # Half precision has wider updates, which may be written if no state holds them.
-            rows.append((update, new, local(old[slot]), update if owned and update.dtype != new.dtype else new))
+            rows.append(
+                (update, new, local(old[slot]), update if i in after.owned and update.dtype != new.dtype else new)
+            )
     together = place_of([row[0] for row in rows]) == DEVICE
     for part in [rows] if together else [[row] for row in rows]:
         given, own, starts, out = map(list, zip(*part, strict=True))

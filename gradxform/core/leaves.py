@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -70,8 +69,8 @@ class Leaves(NamedTuple):
     """The positions of the leaves that the current transform applies to, including stopped ones."""
     chosen: Sequence[int]
     """The same without stopped ones."""
-    owned: Mask
-    """Leaves that may be written in place: all in an in-place run, else the ones made by a transform."""
+    owned: frozenset[int]
+    """The positions of leaves that may be written in place: all in an in-place run, else those made by a transform."""
     measured: dict[Any, Any]
     """Norms of this device's leaves without pending factors, and the positions for which they are known, by order."""
     stopped: frozenset[int] = frozenset()
@@ -122,7 +121,7 @@ class Leaves(NamedTuple):
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
         source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, owners, absent)
-        owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
+        owned = frozenset([i for i, slot in enumerate(kept) if inplace and slots[slot] is given[slot]])
         every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
         return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())
 
@@ -226,16 +225,16 @@ class Leaves(NamedTuple):
         if applied and factor is not None:
             due = due.difference(places)
             factor = self.backend.compute(formulas.where_active, factor, active=self.mask(due)) if due else None
-        owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
+        owned = self.owned.union([i for i in places if leaves[i] is not self.leaves[i]])
         return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured={})
 
     def lent(self) -> Self:
         """Mark the active leaves as not writable, since a state or the user may hold them."""
-        return self._replace(owned=tuple(map(operator.gt, self.owned, self.active)))
+        return self._replace(owned=self.owned.difference(self.chosen))
 
     def is_owned(self, places: Sequence[int]) -> bool:
         """Whether all of some leaves may be written in place."""
-        return all([self.owned[i] for i in places])
+        return self.owned.issuperset(places)
 
     def factors(self, places: Sequence[int]) -> Any:
         """Return the pending factors of some leaves; None if nothing is pending."""
@@ -250,7 +249,8 @@ class Leaves(NamedTuple):
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
             leaves = self._multiplied([i for i in every if i not in self.stopped] if self.stopped else every)
-        leaves = self.backend.as_given(list(map(source.given, every)), list(self._narrowed(every, leaves)))
+        given = [source.slots[slot] for slot in source.kept]
+        leaves = self.backend.as_given(given, list(self._narrowed(every, leaves)))
         if self.stopped:
             leaves = put(leaves, self.stopped, self.backend.zeros([leaves[i] for i in self.stopped]))
         if source.rebuild is not None:
@@ -291,7 +291,7 @@ class Leaves(NamedTuple):
         if not due:
             return self.leaves
         if len(due) == len(self.leaves):
-            return self.backend.multiply(self.leaves, self.factor, all(self.owned))
+            return self.backend.multiply(self.leaves, self.factor, self.is_owned(due))
         leaves = [self.leaves[i] for i in due]
         return put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
 

@@ -57,7 +57,7 @@ class Tree(Measured):
             factor = factor_of(places, Norm(norm, self.source.dtypes[own[0]] in SINGLE, backend))
             if pending is not None:
                 factor, left[own[0]] = compute(formulas.joined, factor, pending)
-            made = backend.multiply_over(view._widened(own), over, factor, [view.owned[i] for i in own])
+            made = backend.multiply_over(view._widened(own), over, factor, [i in view.owned for i in own])
             new = put(new, places, made)
         view = view.given(new, applied=False)
         if not left:
@@ -160,7 +160,7 @@ class Tree(Measured):
 
     def memory(self) -> Given:
         """Return the active leaves if all may be overwritten, else None."""
-        return [self.leaves[i] for i in self.chosen] if all([self.owned[i] for i in self.chosen]) else None
+        return [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None
 
     # --- inside --------------------------------------------------------------------------------------------------
 

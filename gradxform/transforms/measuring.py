@@ -244,9 +244,9 @@ def _slack(g: Tree, out: Tree) -> tuple[float, ...]:
     New elements are measured to a few units in the last place, and may have been rounded to their dtype.
     """
     found = []
-    for i, (new, old, own, dtype) in enumerate(zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True)):
+    for i, (new, old, dtype) in enumerate(zip(out.leaves, g.leaves, g.source.dtypes, strict=True)):
         slack, same = 0.0, out.measured is g.measured  # torch.compile knows no "is not" of these
-        if not same and (own or new is not old):
+        if not same and (i in g.owned or new is not old):
             slack = 2.0**-22 if dtype in SINGLE else 2.0**-50
             if g.factor is not None or old.dtype != g.source.slots[g.source.kept[i]].dtype:
                 slack += _ROUNDING.get(dtype, 2.0**-23)

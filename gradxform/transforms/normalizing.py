@@ -179,7 +179,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
         if not some.chosen:
             return g
-        leaves, own = [some.leaves[i] for i in some.chosen], [some.owned[i] for i in some.chosen]
+        leaves, own = [some.leaves[i] for i in some.chosen], [i in some.owned for i in some.chosen]
         new = g.backend.centered(leaves, [found[i] for i in some.chosen], own)
         # Factors stay pending: the difference of equal elements is zero.
         return some.given(new, applied=False).widen(g)
