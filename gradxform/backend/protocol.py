@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import optree
 
-from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, rescale, subsets, sums, widest
+from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, rescale, subsets, widest
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.matrices import of_leaf as matrices_of
@@ -212,7 +212,7 @@ class Backend(abc.ABC):
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array:
         """Sum a real leaf times broadcasting weights over some axes: float64, with keepdims."""
         with self.scope():
-            return sums.sum_over(self.namespace_of(leaf), leaf, axes, weights)
+            return norms.sum_over(self.namespace_of(leaf), leaf, axes, weights)
 
     def multiply(self, leaves: Sequence[Array], factors: Array, inplace: bool) -> list[Array]:
         """Multiply each leaf by its factor and round once; a factor of one changes nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -54,11 +53,6 @@ def limit(transform: str, name: str, value: Any) -> Scalar:
 def unit_interval(transform: str, name: str, value: Any) -> Scalar:
     """Check a hyperparameter between 0 and 1."""
     return number(transform, name, value, 0.0, 1.0)
-
-
-def optional(check: Callable[[str, str, Any], Any]) -> Callable[[str, str, Any], Any]:
-    """Check a value unless it is None."""
-    return lambda transform, name, value: None if value is None else check(transform, name, value)
 
 
 def _hint(transform: str, name: str, value: Any) -> str:
@@ -113,6 +107,5 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
 
 
 def bound(transform: str, name: str, value: Any) -> Any:
-    """Check a bound of elements: None, a number except NaN, or an array."""
-    is_array = hasattr(value, "shape") and not static(value)
-    return value if value is None or is_array else number(transform, name, value)
+    """Check a bound of elements: a number except NaN, or an array."""
+    return value if hasattr(value, "shape") and not static(value) else number(transform, name, value)

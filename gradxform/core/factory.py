@@ -27,7 +27,7 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
 
     Args:
         **checks: for some arguments, the function of the transform's name, the argument's name and its value that
-            refuses or converts the value before the decorated function gets it.
+            refuses or converts the value before the decorated function gets it; a default of None is not checked.
     """
 
     def decorated(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
@@ -35,9 +35,12 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
         kinds = {key: each.annotation for key, each in signature.parameters.items()}
         scalars = {key for key, kind in kinds.items() if Scalar in (kind, *get_args(kind))}  # which may be schedules
 
+        absent = {key for key, each in signature.parameters.items() if each.default is None}
+
         @functools.wraps(make)
         def checked(**given: Any) -> GradientTransformation:
-            new = {key: check(name, key, given[key]) for key, check in checks.items() if key in given}
+            due = [key for key in checks if key in given and not (given[key] is None and key in absent)]
+            new = {key: checks[key](name, key, given[key]) for key in due}
             return make(**{**given, **new})  # type: ignore[call-arg]
 
         @unconverted

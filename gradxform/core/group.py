@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend, Devices, Row
-from gradxform.numerics import Array, formulas, norms, sums
+from gradxform.numerics import Array, formulas, norms
 
 Mask = tuple[bool, ...]
 """One bool per leaf, or per slot of the tree."""
@@ -100,7 +100,7 @@ def norms_over(xp: Any, rows: Array, *, orders: tuple[float | None, ...]) -> Arr
 
 
 def _over(xp: Any, rows: Array, ord: float | None) -> Array:
-    return xp.take(sums.add(xp, rows, (0,)) if ord is None else norms.norm(xp, rows, (0,), ord), 0)
+    return xp.take(norms.add(xp, rows, (0,)) if ord is None else norms.norm(xp, rows, (0,), ord), 0)
 
 
 def _total(xp: Any, numbers: Array, *, orders: tuple[float, ...]) -> Array:

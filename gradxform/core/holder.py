@@ -203,19 +203,15 @@ def with_updates(backend: Backend, updates: Row, new: Row, old: Row, due: Any, o
     An element whose update is still new - old is the new one, and one whose update is zero the old one, bit for bit.
     Others are old + update, rounded once. If the step is not due, all are the old ones.
     """
-    formula, numbers = (_moved, []) if due is True else (_moved_if, [due])
-    return backend.each(formula, [updates, new, old], numbers, out)
+    return backend.each(_moved, [updates, new, old], [] if due is True else [due], out)
 
 
 def _difference(xp: Any, new: Array, old: Array) -> Array:
     return xp.where(new == old, xp.zeros_like(new), new - old)  # an infinite parameter may stay
 
 
-def _moved(xp: Any, update: Array, new: Array, old: Array) -> Array:
+def _moved(xp: Any, update: Array, new: Array, old: Array, *due: Array) -> Array:
     after, before = (xp.cast(x, dtype_name(update)) for x in (new, old))
     changed = xp.where(update == 0.0, before, before + update)
-    return xp.where(update == after - before, after, changed)
-
-
-def _moved_if(xp: Any, update: Array, new: Array, old: Array, due: Array) -> Array:
-    return xp.where(due > 0.0, _moved(xp, update, new, old), xp.cast(old, dtype_name(update)))
+    moved = xp.where(update == after - before, after, changed)
+    return xp.where(due[0] > 0.0, moved, before) if due else moved

@@ -77,7 +77,7 @@ class Measured(Leaves):
         values, _, double = norms.slots
         asked = [(lambda mask: self.total(values, mask, ord), ord)]
         if all(group.traced for group in self.groups):
-            return Norm(self.shared(asked)[0], self._is_single(self.chosen), self.backend)
+            return Norm(self.shared(asked)[0], self._is_single(), self.backend)
         value, wide = self.shared([*asked, (lambda mask: self.total(double, mask, math.inf), math.inf)])
         single = self.backend.compute(formulas.difference, 1.0, wide)
         return Norm(value, bool(single) if isinstance(single, float) else single, self.backend)
@@ -118,7 +118,7 @@ class Measured(Leaves):
         value = self._raw(float(ord))
         if self.factor is not None:
             value = self.backend.compute(formulas.scaled_norm, value, self.factor)
-        single: Any = self._is_single(self.chosen)
+        single: Any = self._is_single()
         if not single and not self.source.kinds.isdisjoint(SINGLE):
             single = tuple(dtype in SINGLE for dtype in self.source.dtypes)
         return Norm(value, single, self.backend)
@@ -132,12 +132,12 @@ class Measured(Leaves):
 
     def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
         """Combine the norms of some slots, or leaves."""
-        plain = self.factor is None and not self.groups and ord in (1, 2, math.inf) and self._is_single(self.chosen)
+        plain = self.factor is None and not self.groups and ord in (1, 2, math.inf) and self._is_single()
         return self.backend.compute(formulas.total_norm, norms, active=mask, ord=float(ord), scaled=not plain)
 
-    def _is_single(self, places: Sequence[int]) -> bool:
-        """Whether the norms of leaves are compared in float32."""
-        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in places)
+    def _is_single(self) -> bool:
+        """Whether the norms of the active leaves are compared in float32."""
+        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
 
     def _raw(self, ord: float) -> Array:
         """Return the leaves' norms without factors, each measured once; any number for leaves that are not active."""

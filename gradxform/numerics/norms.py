@@ -1,4 +1,4 @@
-"""Norms: sums over the axes that are there, in float64.
+"""Norms, and sums over the axes that are there, in float64.
 
 The square of a float32 number fits float64, so the 2-norm of narrow leaves is a plain sum. Other leaves and orders, and
 all leaves without float64, are measured in a unit near the largest element. No dimension is merged and no leaf is
@@ -15,8 +15,11 @@ from typing import Any
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, widest
 from gradxform.numerics.formulas import safe_root as safe_root
-from gradxform.numerics.sums import Axes, add
 
+Axes = tuple[int, ...] | None
+"""Axes to sum over with keepdims; None for all axes without keepdims."""
+_ROW = 16
+"""Numbers that float32 adds up with little rounding."""
 _LEAST, _MOST = {"float64": 2.0**-1022, "float32": 2.0**-126}, {"float64": 2.0**1000, "float32": 2.0**120}
 """Units with normal inverses: XLA may multiply by these, and flushes."""
 
@@ -84,3 +87,34 @@ def _larger(xp: Any, one: Array, other: Array) -> Array:
 def parts_of(xp: Any, leaf: Array) -> list[Array]:
     """Return the leaf, or its real and imaginary parts, in float64."""
     return [xp.float64(xp.real(leaf)), xp.float64(xp.imag(leaf))] if is_complex(leaf) else [xp.float64(leaf)]
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+def sum_over(xp: Any, leaf: Array, axes: Axes, weights: Any) -> Array:
+    """Sum a real leaf times broadcasting weights over some axes with keepdims."""
+    numbers = xp.float64(leaf)
+    return add(xp, numbers if weights is None else numbers * xp.float64(weights), axes)
+
+
+def add(xp: Any, x: Array, axes: Axes) -> Array:
+    """Sum over axes; without float64, or if the framework adds one by one, in short rows, and their sums likewise."""
+    if not getattr(xp, "adds_one_by_one", widest(xp) == "float32"):
+        return xp.sum_over(x, axes)
+    if axes is None:
+        return xp.reshape(_along(xp, xp.reshape(x, (-1,)), 0), ())
+    for axis in axes:
+        x = _along(xp, x, axis % len(x.shape))
+    return x
+
+
+def _along(xp: Any, x: Array, axis: int) -> Array:
+    there, shape, size = (slice(None),) * axis, tuple(x.shape), x.shape[axis] // _ROW * _ROW
+    if size < 2 * _ROW:
+        return xp.sum_over(x, (axis,))
+    whole = x if size == shape[axis] else x[(*there, slice(size), ...)]
+    rows = xp.reshape(whole, (*shape[:axis], size // _ROW, _ROW, *shape[axis + 1 :]))
+    sums = xp.reshape(xp.sum_over(rows, (axis + 1,)), (*shape[:axis], size // _ROW, *shape[axis + 1 :]))
+    found = _along(xp, sums, axis)
+    return found if whole is x else found + xp.sum_over(x[(*there, slice(size, None), ...)], (axis,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.core import align, arguments
-from gradxform.core.arguments import Scalar, bound, limit, optional
+from gradxform.core.arguments import Scalar, bound, limit
 from gradxform.core.factory import factory
 from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.state import between
@@ -17,7 +17,7 @@ from gradxform.numerics import Array
 from gradxform.transforms import peers, units
 
 
-@factory(max_abs=optional(limit), low=bound, high=bound)
+@factory(max_abs=limit, low=bound, high=bound)
 def clip_value(
     max_abs: Scalar | None = None, *, low: Scalar | Any = None, high: Scalar | Any = None
 ) -> GradientTransformation:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
 from gradxform.core import align, holding
-from gradxform.core.arguments import Scalar, count, limit, optional, places, static
+from gradxform.core.arguments import Scalar, count, limit, places, static
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, inside
 from gradxform.core.norm import clip_coefficient
@@ -84,7 +84,7 @@ class SkipNonfiniteState(NamedTuple):
     inner: Any
 
 
-@factory(tx=inside, max_consecutive=optional(count))
+@factory(tx=inside, max_consecutive=count)
 def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTransformation:
     r"""Apply a transform, but skip steps with a NaN or infinite gradient.
 

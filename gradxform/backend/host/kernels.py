@@ -17,7 +17,7 @@ import numpy as np
 from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
 from gradxform.backend.protocol import Backend, Columns, Given, Row
-from gradxform.numerics import Array, ranking, sums, sums_dtype
+from gradxform.numerics import Array, norms, ranking, sums_dtype
 from gradxform.numerics.elementwise import Combination, Formula, weights_of
 from gradxform.numerics.rescale import known_steps, product
 
@@ -234,7 +234,7 @@ class Readable(Backend):
         """Return sums over some axes; NumPy takes half of PyTorch's time."""
         if self._all_readable([leaf, weights]):
             with np.errstate(all="ignore"):
-                return sums.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
+                return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
