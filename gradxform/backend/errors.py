@@ -6,7 +6,7 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, ValuesView
-from typing import Any, NamedTuple
+from typing import Any
 
 _ALIASES = {
     "accumulate": "MultiSteps apply_every gradient_accumulation",
@@ -51,13 +51,6 @@ _NEAR = 0.7
 _SHOWN = 72
 
 
-class Misplaced(NamedTuple):
-    """What an object is, and what to write instead."""
-
-    what: str
-    instead: str
-
-
 _APPLY = (
     "after loss.backward() write gx.torch.apply_(tx, model), or hand in {name: p.grad for name, p in "
     "model.named_parameters()}"
@@ -88,16 +81,16 @@ _KINDS = {
 """By the root of a class's module and the class's name, so that no framework is imported."""
 
 
-def misplaced(value: Any) -> Misplaced | None:
-    """Describe a model, optimizer, scheduler or iterator; None for everything else."""
+def misplaced(value: Any) -> tuple[str, str] | None:
+    """Say what a model, optimizer, scheduler or iterator is, and what to write instead; None for everything else."""
     if getattr(value, "__qualname__", "") in ("Module.parameters", "Module.named_parameters") and is_iterator(value):
-        return Misplaced("a PyTorch model's parameters", _APPLY)
+        return "a PyTorch model's parameters", _APPLY
     for base in (value if isinstance(value, type) else type(value)).__mro__:
         root = "nnx" if base.__module__.startswith("flax.nnx.") else base.__module__.partition(".")[0]
         if f"{root}.{base.__name__}" in _KINDS:
-            return Misplaced(*_KINDS[f"{root}.{base.__name__}"])
+            return _KINDS[f"{root}.{base.__name__}"]
     if isinstance(value, (Iterator, ValuesView)):
-        return Misplaced("an iterator", "hand in a list or a dict of gradients: list(...)")
+        return "an iterator", "hand in a list or a dict of gradients: list(...)"
     return None
 
 
@@ -111,7 +104,7 @@ def instead(value: Any) -> str:
     if isinstance(value, type):
         return "; it is a class: make an instance of it first"
     found = misplaced(value)
-    return f"; {found.instead}" if found is not None else ""
+    return f"; {found[1]}" if found is not None else ""
 
 
 def wrong_type(what: str, expected: str, value: Any, hint: str | None = None) -> TypeError:
@@ -124,7 +117,7 @@ def not_an_array(path: str, leaf: Any, frameworks: Collection[str]) -> TypeError
     """Return the error for a leaf that no framework owns."""
     where, kind, found = f"the leaf at {path!r}" if path else "this", type(leaf), misplaced(leaf)
     if found is not None:
-        return TypeError(f"expected gradients, but {where} is {found.what} ({kind.__name__}); {found.instead}")
+        return TypeError(f"expected gradients, but {where} is {found[0]} ({kind.__name__}); {found[1]}")
     hint = "hand in a pytree of arrays, with None where there is no gradient"
     if callable(getattr(leaf, "init", None)) and callable(getattr(leaf, "update", None)):
         hint = "it is a transformation, whose state is what tx.init(params) returns"

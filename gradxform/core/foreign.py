@@ -86,7 +86,7 @@ def _hint(tx: Any) -> str:
     """Say what to write instead of an object that is not a transformation; empty if unknown."""
     found = misplaced(tx)
     if found is not None:
-        return f", {found.what}; {found.instead}"
+        return f", {found[0]}; {found[1]}"
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
         return "; write gx.chain(*txs)"
     if holds_arrays(tx):

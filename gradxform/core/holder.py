@@ -65,9 +65,9 @@ class Holder:
         self.tx, self.backend, self.paths, self.variables, self.absent = tx, backend, paths, variables, absent
         self.keys = keys_of(paths)
         places = [(key, place) for place, key in enumerate(self.keys)]
-        order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
-        self._order: list[int] | None = None if order == list(range(len(paths))) else order
-        """Where each item of a flattened dict is among the variables; None if the framework keeps their order."""
+        self._order: list[int]
+        """Where each item of a flattened dict is among the variables."""
+        self._order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
         self._form: Any = None
         self._places: list[str | None] = []
 
@@ -81,19 +81,19 @@ class Holder:
         None if there are no arrays, except along axes of devices, where others wait for this one.
         """
         slots, owners = self._sorted(arrays), self._sorted(self.variables) if self.variables else None
-        given = self.backend, slots, self._structure, lambda: list(self._sorted(self.paths))
+        given = self.backend, slots, self._structure, lambda: self._sorted(self.paths)
         found = Tree.of(*given, inplace=inplace, owners=owners, absent=self.absent)
         return found if found.leaves or self.tx.traits.axes else None
 
     def positions(self, slots: Iterable[int]) -> list[int]:
         """The positions of the variables in some slots of a view."""
-        return list(slots) if self._order is None else [self._order[slot] for slot in slots]
+        return [self._order[slot] for slot in slots]
 
-    def _sorted(self, items: Sequence[Any]) -> Sequence[Any]:
-        return items if self._order is None else [items[i] for i in self._order]
+    def _sorted(self, items: Sequence[Any]) -> list[Any]:
+        return [items[i] for i in self._order]
 
     def _unsorted(self, items: Sequence[Any]) -> list[Any]:
-        return list(items) if self._order is None else put(items, self._order, items)
+        return put(items, self._order, items)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 

@@ -134,17 +134,11 @@ class Leaves(NamedTuple):
 
     def focus(self, mask: Sequence[bool]) -> Self:
         """Restrict the scope to the leaves in a mask."""
-        scope = [i for i in self.scope if mask[i]]
-        if len(scope) == len(self.scope):
-            return self
-        return self._replace(scope=scope, chosen=[i for i in self.chosen if mask[i]] if self.stopped else scope)
+        return self._replace(scope=[i for i in self.scope if mask[i]], chosen=[i for i in self.chosen if mask[i]])
 
     def widen(self, outer: Leaves) -> Self:
         """Restore the scope of the view that this one was focused from; stopped leaves stay holes."""
-        if self.scope is outer.scope:
-            return self
-        chosen = [i for i in outer.scope if i not in self.stopped] if self.stopped else outer.scope
-        return self._replace(scope=outer.scope, chosen=chosen)
+        return self._replace(scope=outer.scope, chosen=[i for i in outer.scope if i not in self.stopped])
 
     def stop(self) -> Self:
         """Stop the active leaves: zeros in the result, holes for later transforms; adapters may skip them."""
@@ -287,11 +281,9 @@ class Leaves(NamedTuple):
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
         """Return all leaves, some of them multiplied by their pending factors."""
-        due = places if len(self.due) == len(self.leaves) else [i for i in places if i in self.due]
+        due = [i for i in places if i in self.due]
         if not due:
             return self.leaves
-        if len(due) == len(self.leaves):
-            return self.backend.multiply(self.leaves, self.factor, self.is_owned(due))
         leaves = [self.leaves[i] for i in due]
         return put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
 

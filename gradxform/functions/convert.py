@@ -361,10 +361,10 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
         backend, (leaves, _) = lookup.opened(params)
     except TypeError:
         found = misplaced(params)
-        advice = None if found is None else _MODELS.get(found.what)
+        advice = None if found is None else _MODELS.get(found[0])
         if found is None or advice is None:
             raise
-        got = f"got {found.what} ({type(params).__name__}); {advice}"
+        got = f"got {found[0]} ({type(params).__name__}); {advice}"
         raise TypeError(f"rename_from_torch: expected the parameters of the new model by path, {got}") from None
     if backend is None:
         return {}
