@@ -100,16 +100,13 @@ def in_single(xp: Any, leaf: Array) -> Array:
     return xp.cast(leaf, "float32") if dtype_name(leaf) in ("float16", "bfloat16") else leaf
 
 
-def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None, *, known: bool = False) -> Array:
-    """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays.
-
-    A NaN bound makes all elements NaN, unless the bounds are `known` to be numbers.
-    """
+def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
+    """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays, and a NaN bound makes all elements NaN."""
     for bound, sign in ((low, 1.0), (high, -1.0)):
         if bound is not None:
             own = xp.cast(xp.cast(bound, dtype), dtype_name(leaf))
             beyond = leaf < own if sign > 0 else leaf > own
-            leaf = xp.where(beyond if known else beyond | is_nan(xp, own), own, leaf)
+            leaf = xp.where(beyond | is_nan(xp, own), own, leaf)
     return leaf
 
 
