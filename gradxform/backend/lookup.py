@@ -73,10 +73,7 @@ def register(backend: Backend) -> None:
 
 def belong(backend: Backend, kinds: Iterable[type]) -> bool:
     """Whether all types of leaves, except that of None, are known ones of a backend."""
-    for kind in kinds:
-        if _by_type.get(kind) is not backend and kind is not type(None):
-            return False
-    return True
+    return all([_by_type.get(kind) is backend or kind is type(None) for kind in kinds])
 
 
 def owner(leaf: Any) -> Backend | None:

@@ -60,8 +60,7 @@ class Measured(Leaves):
 
     def norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf, including its pending factor, as a vector."""
-        own = self.own_norms(ord)
-        return self.common(own, ord)[0] if self.groups else own
+        return self.common(self.own_norms(ord), ord)[0]
 
     def global_norm(self, ord: float = 2) -> Norm:
         """Return the global norm of all active leaves, a 0-d number."""
@@ -71,9 +70,12 @@ class Measured(Leaves):
         return norm
 
     def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
-        """Return the global norm from the norms of the leaves."""
+        """Return the global norm from the norms of the leaves; that of this device, if they are not common."""
         if norms.slots is None:
-            return self._own_norm_of(norms, ord)
+            if not self.chosen:
+                return Norm(0.0, True, self.backend)
+            mask = self.active if len(self.chosen) < len(self.leaves) else None
+            return Norm(self.total(norms.value, mask, ord), norms.single is True, self.backend)
         values, _, double = norms.slots
         asked = [(lambda mask: self.total(values, mask, ord), ord)]
         if all(group.traced for group in self.groups):
@@ -93,7 +95,7 @@ class Measured(Leaves):
     def is_finite(self) -> Array:
         """Whether all active leaves of all devices are finite, as a 0-d number."""
         ord = math.inf if self.source.kinds & DOUBLE else 2  # the sum of float64 squares may overflow
-        own = self._own_norm_of(self.own_norms(ord), ord).value
+        own = self.norm_of(self.own_norms(ord), ord).value
         # Other devices may have chosen the other order, so all combine the norms with inf.
         return self.backend.compute(formulas.is_finite, self.shared([(lambda mask: own, math.inf)], self.groups)[0])
 
@@ -122,13 +124,6 @@ class Measured(Leaves):
         if not single and not self.source.kinds.isdisjoint(SINGLE):
             single = tuple(dtype in SINGLE for dtype in self.source.dtypes)
         return Norm(value, single, self.backend)
-
-    def _own_norm_of(self, norms: Norm, ord: float) -> Norm:
-        """Return the global norm of the active leaves of this device."""
-        if not self.chosen:
-            return Norm(0.0, True, self.backend)
-        mask = self.active if len(self.chosen) < len(self.leaves) else None
-        return Norm(self.total(norms.value, mask, ord), norms.single is True, self.backend)
 
     def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:
         """Combine the norms of some slots, or leaves."""

@@ -154,9 +154,9 @@ class Tree(Measured):
         """Replace the active leaves, which are dense, with the results of a formula."""
         return self.given(self.mapped(formula, *columns, numbers=numbers, out=self.memory(), **static))
 
-    def selected(self, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
+    def selected(self, formula: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
         """Apply a formula that selects without rounding to columns, in the memory of the active leaves if owned."""
-        return self.backend.each(formula, columns, numbers, self.memory())
+        return self.backend.each(formula, columns, (), self.memory())
 
     def memory(self) -> Given:
         """Return the active leaves if all may be overwritten, else None."""
