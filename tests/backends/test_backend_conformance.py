@@ -41,12 +41,8 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 
 def is_slow_in_mlx(framework: str, mode: str, case: str) -> bool:
-    costly = (
-        re.search(
-            "accumulate|adagc|adaptive|centralize|chain|ema|measure|normalize|percentile|skip|spikes|zscore", case
-        )
-        or case not in FIRST
-    )
+    words = "accumulate|adagc|adaptive|centralize|chain|ema|measure|normalize|percentile|skip|spikes|zscore"
+    costly = re.search(words, case) or case not in FIRST
     return framework == "mlx" and mode == "eager" and case in ROW_CASES and bool(costly)
 
 
