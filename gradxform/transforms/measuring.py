@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -203,20 +203,15 @@ def _of_mask(part: GradientTransformation) -> str | None:
 
 
 def _of_where(where: Any) -> str:
-    """What a `where` selects: the keys of a pattern, the name of a function or variable; empty if nothing tells."""
+    """What a `where` selects: keys of a pattern, a few names of functions or variables; empty if nothing tells."""
     if isinstance(where, (list, tuple)):  # variables among them
-        return _of_several(map(path_of, where) if isinstance(where, Variables) else map(_of_where, where))
+        found = [path_of(each) if isinstance(where, Variables) else _of_where(each) for each in where]
+        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        return " ".join([*found[:_SHOWN], *more]) if all(found) else ""
     if isinstance(where, FUNCTIONS):
         where = getattr(getattr(where, "func", where), "__name__", "")  # of a functools.partial, its function's
     pattern = where.pattern if isinstance(where, re.Pattern) else where
     return "/".join(re.findall(r"[\w. -]+", pattern)) if isinstance(pattern, str) else ""
-
-
-def _of_several(names: Iterable[str]) -> str:
-    """A few names as one; empty if one of them is."""
-    found = list(names)
-    more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    return " ".join([*found[:_SHOWN], *more]) if all(found) else ""
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:

@@ -176,7 +176,7 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
             spread = view._replace(groups=tuple(group for group in view.groups if not group.by_leaf))
         if view.leaves:
             names = _names_of(view, peer.widens)
-            norms = norms._replace(value=view.backend.compute(_rounded, norms.value, dtypes=names, peer=peer))
+            norms = norms._replace(value=view.backend.compute(_norm, norms.value, dtypes=names, peer=peer))
         norm = view.norm_of(spread.common(norms, math.inf)[0], peer.ord).value
     else:
         norm = view.global_norm(peer.ord).value
@@ -225,7 +225,7 @@ def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any
 
 def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer) -> Any:
     r = Rounding(xp, dtypes, flags)
-    n = _root_of_squares(xp, right, r, peer)
+    n = _norm(xp, right, *flags, dtypes=dtypes, peer=peer)
     # The library's norm unless it is wrong, with the derivative of the accurate norm.
     n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
     factor, *divisor = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
@@ -242,13 +242,9 @@ def _own(view: Tree, peer: Peer, places: Sequence[int], axes: tuple[int, ...] | 
     return math.nan if found is None else found
 
 
-def _rounded(xp: Any, n: Array, *, dtypes: Names, peer: Peer) -> Array:
-    """The norms of leaves, in at least float32 and then rounded."""
-    return _root_of_squares(xp, n, Rounding(xp, dtypes, ()), peer)
-
-
-def _root_of_squares(xp: Any, n: Array, r: Rounding, peer: Peer) -> Array:
+def _norm(xp: Any, n: Array, *flags: Array, dtypes: Names, peer: Peer) -> Array:
     """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
+    r = Rounding(xp, dtypes, flags)
     if peer.ord != 2:
         return r(n)
     inner = r.wide if peer.of_norms else r
