@@ -6,9 +6,7 @@ import functools
 import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -141,7 +139,7 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
     backend, (likes, structure) = lookup.opened(like)
     if backend is None:
         if given:
-            raise TypeError(f"{what}: like has no arrays ({like!r:.80}), but the state has {_some(list(given))}")
+            raise TypeError(f"{what}: like has no arrays ({like!r:.80}), but the state has {_some(list(given), old)}")
         return like
     if rename is not None:
         if not callable(rename):
@@ -193,7 +191,7 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
     raise ValueError(f"{what}: {found}. {own} of the same transform and parameters. If paths differ, {rename}")
 
 
-def _some(paths: Sequence[str], old: Mapping[str, str] = MappingProxyType({})) -> str:
+def _some(paths: Sequence[str], old: Mapping[str, str]) -> str:
     shown = ", ".join(_named(path, old) for path in paths[:5])
     return shown + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
@@ -287,11 +285,9 @@ def _children(node: Any) -> list[tuple[Any, Any]] | None:
 
 def _axes_that_fit(shape: Sequence[int], wanted: Sequence[int | None] | None) -> str:
     """Suggest transpositions that turn one shape into another."""
-    if wanted is None or Counter(shape) != Counter(wanted) or len(shape) > 5:
-        return ""
-    orders = itertools.permutations(range(len(shape)))
-    found = [order for order in orders if tuple(shape[axis] for axis in order) == tuple(wanted)]
-    return "; in rename, " + " or ".join(f"array.transpose{order}" for order in found[:2]) + " has that shape"
+    orders = itertools.permutations(range(len(shape))) if wanted is not None and len(shape) < 6 else ()
+    found = [f"array.transpose{order}" for order in orders if [shape[axis] for axis in order] == list(wanted or ())]
+    return f"; in rename, {' or '.join(found[:2])} has that shape" if found else ""
 
 
 # --- parameters of PyTorch -------------------------------------------------------------------------------------------
