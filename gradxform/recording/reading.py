@@ -57,8 +57,7 @@ class Recording:
 
     def shapes(self, number: int, name: str) -> dict[str, files.Shape]:
         """The shapes of the leaves of one tree at a step, by path, in the order in which they were recorded."""
-        found: dict[str, files.Shape] = self.step(number).about["shapes"].get(name, {})
-        return found
+        return dict(self.step(number).about["shapes"].get(name, {}))
 
     def dtypes(self, number: int, name: str) -> dict[str, str]:
         """The dtypes of the leaves of one tree at a step."""
