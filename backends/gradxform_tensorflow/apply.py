@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -64,26 +64,18 @@ def apply(
             f"tensorflow.apply: tx must be stateless, got {tx!r}; use gx.tensorflow.GradientProcessor(tx, variables), "
             "which keeps the state in tf.Variables"
         )
-    given = read("tensorflow.apply", grads_and_vars)
-    holder = Holder(tx, backend, given.paths, given.variables)
-    made = transformed("tensorflow.apply", holder, given.gradients, None, params)
-    both = enumerate(zip(made.gradients, given.variables, strict=True))
+    gradients, variables = zip(*read("tensorflow.apply", grads_and_vars), strict=True)
+    holder = Holder(tx, backend, list(map(path_of, variables)), variables)
+    made = transformed("tensorflow.apply", holder, gradients, None, params)
+    both = enumerate(zip(made.gradients, variables, strict=True))
     return [pair for i, pair in both if i not in made.stopped]
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------
 
 
-class Pairs(NamedTuple):
-    """The two columns of a list of pairs, and the variables' paths."""
-
-    gradients: list[Any]
-    variables: list[Any]
-    paths: list[str]
-
-
-def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
-    """Split pairs into checked columns.
+def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The pairs of an iterable, checked.
 
     Raises:
         TypeError: The argument is not an iterable of pairs.
@@ -95,15 +87,20 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
             f"{what}: grads_and_vars must be (gradient, variable) pairs, got {short(grads_and_vars)}; write "
             "list(zip(tape.gradient(loss, variables), variables))"
         )
-    pairs = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)]
+    pairs, seen = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)], set[int]()
     if not pairs:
         raise ValueError(
             f"{what}: there are no pairs; an iterator such as zip(...) is used up after one pass: "
             "write list(zip(gradients, variables))"
         )
-    found = Pairs([g for g, _ in pairs], [v for _, v in pairs], [path_of(v) for _, v in pairs])
-    _check(what, found)
-    return found
+    for gradient, variable in pairs:
+        if identity_of(variable) in seen:
+            raise ValueError(f"{what}: the variable {path_of(variable)!r} is in two pairs; add its gradients first")
+        seen.add(identity_of(variable))
+        shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
+        if not may_agree(shape, wanted):
+            raise ValueError(f"{what}: the gradient of {path_of(variable)!r} has shape {shape}, the variable {wanted}")
+    return pairs
 
 
 def transformed(
@@ -173,17 +170,6 @@ def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
     if not (_is_variable(variable) or hasattr(variable, "name")):
         raise TypeError(f"{what}: the second item of pair {i} is not a variable: {short(variable)}")
     return gradient, variable
-
-
-def _check(what: str, pairs: Pairs) -> None:
-    seen: set[int] = set()
-    for gradient, variable, path in zip(*pairs, strict=True):
-        if identity_of(variable) in seen:
-            raise ValueError(f"{what}: the variable {path!r} is in two pairs; add its gradients first")
-        seen.add(identity_of(variable))
-        shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
-        if not may_agree(shape, wanted):
-            raise ValueError(f"{what}: the gradient of {path!r} has shape {shape}, the variable {wanted}")
 
 
 def _static(shape: Any) -> Sequence[int | None] | None:

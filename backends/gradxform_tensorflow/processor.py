@@ -12,11 +12,12 @@ from gradxform import GradientTransformation
 from gradxform.backend.errors import short
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder
+from gradxform.core.leaves import put
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_tensorflow import private, running
-from gradxform_tensorflow.apply import Pairs, identity_of, read, transformed, variables_of
+from gradxform_tensorflow.apply import identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend
 
 
@@ -112,8 +113,8 @@ class GradientProcessor(tf.Module):
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
         what, old = "tensorflow.GradientProcessor", self.state
-        given = read(what, grads_and_vars)
-        gradients, places = self._slots.spread(given)
+        pairs = read(what, grads_and_vars)
+        gradients, places = self._slots.spread(pairs)
         made = transformed(what, self._slots, gradients, old, params, flushes, value)
         graph = _plain_graph()
         self._slots.latest = graph, made.state if graph else None
@@ -122,8 +123,8 @@ class GradientProcessor(tf.Module):
             assigned = self._assign(made.state)
         with tf.control_dependencies(assigned):
             results = [_after(result) for result in made.gradients]
-        both = zip(places, given.variables, strict=True)
-        return [(results[place], variable) for place, variable in both if place not in made.stopped], made.state
+        both = zip(places, pairs, strict=True)
+        return [(results[place], variable) for place, (_, variable) in both if place not in made.stopped], made.state
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
@@ -267,20 +268,17 @@ class _Slots(Holder):
                     f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
                 )
 
-    def spread(self, given: Pairs) -> tuple[list[Any], list[int]]:
+    def spread(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[int]]:
         """One gradient per variable (None if missing), and the position of each pair."""
-        gradients: list[Any] = [None] * len(self.variables)
         places = []
-        for gradient, variable, path in zip(*given, strict=True):
-            place = self.places.get(identity_of(variable))
-            if place is None:
+        for _, variable in pairs:
+            if identity_of(variable) not in self.places:
                 raise ValueError(
-                    f"tensorflow.GradientProcessor: it was not made for the variable {path!r}; "
+                    f"tensorflow.GradientProcessor: it was not made for the variable {path_of(variable)!r}; "
                     f"its variables are {', '.join(self.paths)}"
                 )
-            gradients[place] = gradient
-            places.append(place)
-        return gradients, places
+            places.append(self.places[identity_of(variable)])
+        return put([None] * len(self.variables), places, [gradient for gradient, _ in pairs]), places
 
 
 def _variable(leaf: Any, path: str) -> Any:

@@ -51,13 +51,6 @@ class Host(Readable, foreach.Eager):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
-        if np.ndim(factors) == 0:
-            one = float(factors)
-            if one == 1.0:
-                return list(leaves)
-            if _takes(leaves, one):
-                own = inplace and all(map(is_writable, leaves))
-                return list(foreach.times(list(leaves), own, _number(one, leaves[0].dtype)))
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
         out = list(leaves)
         fused: dict[tuple[bool, torch.dtype], list[int]] = {}
@@ -121,12 +114,6 @@ class Host(Readable, foreach.Eager):
         if function != "torch clip_grad_norm_" or not there:
             return None
         return torch.nn.utils.get_total_norm(there, ord).double()
-
-
-def _takes(leaves: Sequence[torch.Tensor], factor: float) -> bool:
-    """Whether one call multiplies all leaves."""
-    kinds = {leaf.dtype for leaf in leaves}
-    return len(kinds) == 1 and kinds <= _PLAIN and (torch.float64 in kinds or not rescale.is_extreme(factor))
 
 
 def _number(factor: float, dtype: torch.dtype) -> torch.Tensor:

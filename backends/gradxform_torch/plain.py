@@ -128,11 +128,6 @@ class Plain(Backend):
 class Leafwise(Plain):
     """PyTorch for groups of leaves, one after the other: with autograd, under a compiler, where nothing is batched."""
 
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
-        """Norms over some axes, of one leaf after the other."""
-        each = [super(Leafwise, self).norms_over([leaf], [over], ord) for leaf, over in zip(leaves, axes, strict=True)]
-        return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
-
     def multiply_over(
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
