@@ -93,8 +93,6 @@ class Host(Readable, foreach.Eager):
         """In one pass over memory."""
         dtype, own = kind
         bounds = [None if bound is None else rounded_number(bound, dtype) for bound in (low, high)]
-        if low is high is None:
-            return list(leaves)
         return [(leaf.clamp_ if own else leaf.clamp)(*bounds) for leaf in leaves]
 
     def elementwise(

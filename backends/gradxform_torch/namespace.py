@@ -17,7 +17,7 @@ from gradxform_torch.readable import transformed
 
 _SAME = (
     *("sqrt", "abs", "sum", "max", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "reshape"),
-    *("zeros_like", "ones_like", "complex", "matmul"),
+    *("zeros_like", "ones_like", "complex", "real", "matmul"),
 )
 """Functions that formulas use under PyTorch's names."""
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,11 +41,6 @@ class Namespace(Defaults):
         self.device, self.widest = device, widest_on(device)
         self.dtype = getattr(torch, self.widest)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
-
-    @staticmethod
-    def real(x: torch.Tensor) -> torch.Tensor:
-        """The real part."""
-        return x.real if x.is_complex() else x
 
     @staticmethod
     def imag(x: torch.Tensor) -> torch.Tensor:

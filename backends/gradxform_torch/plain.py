@@ -90,10 +90,6 @@ class Plain(Backend):
         """Convert to a COO tensor of the elements that are not zero."""
         return torch.Tensor.to_sparse
 
-    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
-        """New zeros that do not require gradients."""
-        return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
-
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, once under torch.compile."""
         found = super().compute(formula, *operands, **static)
@@ -146,8 +142,6 @@ class Leafwise(Plain):
     ) -> list[torch.Tensor]:
         """min(max(factor * leaf, low), high), in one pass."""
         scaled = self._scaled(leaves, factors, inplace)
-        if low is high is None:
-            return list(scaled)
         found = []
         for old, new in zip(leaves, scaled, strict=True):
             xp = self.namespace_of(old)

@@ -266,7 +266,7 @@ class Backend(abc.ABC):
         return self._of_each(lambda xp, leaf, by: rescale.quotient(xp, leaf, xp.float64(by)), leaves, divisors)
 
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
-        """Return min(max(factor * leaf, low), high) with bounds in the leaf's dtype; NaN stays NaN; None is no bound.
+        """Return min(max(factor * leaf, low), high) with bounds in the leaf's dtype; NaN stays NaN; one may be None.
 
         With factors, float16 and bfloat16 leaves may be returned in float32, not yet rounded: see `cast`.
         """
