@@ -11,10 +11,10 @@ import torch
 
 from gradxform.backend.host import namespace as host
 from gradxform.core.leaves import put
+from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import private
-from gradxform_torch.namespace import rounded_number
+from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import is_writable
 
@@ -31,7 +31,9 @@ class Eager(Leafwise):
         """min(max(factor * leaf, low), high)."""
         if not all([bound is None or isinstance(bound, (int, float)) for bound in (low, high)]):
             return super().clip(leaves, low, high, factors, inplace)
-        scaled = self._scaled(leaves, factors, inplace)
+        scaled = leaves
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
         own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
         kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
         return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
@@ -128,7 +130,8 @@ def combination(
     if factors is not None:
         weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], given[len(numbers) :], strict=True)]
     groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
-    if any(map(is_extreme, itertools.chain(*weights))) or not all([_is_fused(columns, places[0]) for places in groups]):
+    extreme = any(map(rescale.is_extreme, itertools.chain(*weights)))
+    if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
         return None
     out: list[Any] = [None] * count
     for places in groups:

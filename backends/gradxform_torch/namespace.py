@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import NUMPY
-from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.namespace import Defaults, static
 from gradxform_torch import private
 from gradxform_torch.readable import transformed
 
@@ -32,9 +32,9 @@ def materialized(x: Any) -> Any:
 class Namespace(Defaults):
     """PyTorch functions under the names that formulas use; new tensors are on one device."""
 
-    shift_left, shift_right = staticmethod(torch.bitwise_left_shift), staticmethod(torch.bitwise_right_shift)
-    copy, transpose, stop_gradient = staticmethod(torch.clone), staticmethod(torch.permute), staticmethod(torch.detach)
-    asarray, materialize = staticmethod(torch.as_tensor), staticmethod(materialized)
+    shift_left, shift_right = static(torch.bitwise_left_shift, torch.bitwise_right_shift)
+    copy, transpose, stop_gradient = static(torch.clone, torch.permute, torch.detach)
+    asarray, clip, materialize = static(torch.as_tensor, torch.clamp, materialized)
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.protocol import Axes, Backend
-from gradxform.numerics import formulas, rescale
+from gradxform.numerics import formulas
 from gradxform_torch import across, backward
 from gradxform_torch.namespace import Namespace, materialized
 from gradxform_torch.private import pytree
@@ -130,24 +130,6 @@ class Leafwise(Plain):
         """Leaves times factors of slices, one after the other."""
         rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
         return [super(Leafwise, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
-
-    def _scaled(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> Sequence[torch.Tensor]:
-        """The leaves, or leaves times factors; half precision is not yet rounded."""
-        if factors is None:
-            return leaves
-        return self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-
-    def clip(
-        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
-    ) -> list[torch.Tensor]:
-        """min(max(factor * leaf, low), high), in one pass."""
-        scaled = self._scaled(leaves, factors, inplace)
-        found = []
-        for old, new in zip(leaves, scaled, strict=True):
-            xp = self.namespace_of(old)
-            bounds = [None if bound is None else xp.float64(bound).to(old.dtype).to(new.dtype) for bound in (low, high)]
-            found.append(torch.clamp(new, *bounds))
-        return found
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)

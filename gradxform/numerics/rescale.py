@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -102,11 +103,12 @@ def in_single(xp: Any, leaf: Array) -> Array:
 
 def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
     """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays, and a NaN bound makes all elements NaN."""
-    for bound, sign in ((low, 1.0), (high, -1.0)):
+    bounds = [None if bound is None else xp.cast(xp.cast(bound, dtype), dtype_name(leaf)) for bound in (low, high)]
+    if clip := getattr(xp, "clip", None):
+        return clip(leaf, *bounds)
+    for bound, beyond in zip(bounds, (operator.lt, operator.gt), strict=True):
         if bound is not None:
-            own = xp.cast(xp.cast(bound, dtype), dtype_name(leaf))
-            beyond = leaf < own if sign > 0 else leaf > own
-            leaf = xp.where(beyond | is_nan(xp, own), own, leaf)
+            leaf = xp.where(beyond(leaf, bound) | is_nan(xp, bound), bound, leaf)
     return leaf
 
 
