@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from gradxform.backend.host import namespace as host
+from gradxform.backend.protocol import Columns
 from gradxform.core.leaves import put
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.plain import Leafwise
+from gradxform_torch.plain import Plain
 from gradxform_torch.readable import is_writable
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
-Columns = Sequence[Any]
 
 
-class Eager(Leafwise):
+class Eager(Plain):
     """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
 
     def clip(
