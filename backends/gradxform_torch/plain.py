@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import types as python_types
 from collections.abc import Callable, Sequence
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.protocol import Axes, Backend
+from gradxform.backend.protocol import Axes, Backend, Backward
 from gradxform.numerics import formulas
-from gradxform_torch import across, backward
+from gradxform_torch import across
 from gradxform_torch.namespace import Namespace, materialized
 from gradxform_torch.private import pytree
 from gradxform_torch.readable import transformed
@@ -20,6 +21,63 @@ from gradxform_torch.readable import transformed
 Back = Callable[[torch.Tensor], torch.Tensor]
 
 _LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
+
+
+# --- the identity with a custom backward pass ------------------------------------------------------------------------
+
+
+def _same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], backward: Backward) -> list[Any]:
+    """Return the first tensors; a function computes what flows back to both lists."""
+    return list(_Same.apply(backward, len(first), *first, *second))  # type: ignore[no-untyped-call]
+
+
+class _Same(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Backward, count: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        # Copies: what is written in place into one must not reach the other.
+        if len(given) == 1:
+            return (given[0].clone(),)
+        # Each depends on all of them: under vmap, if one has a batch, all come out with one. Otherwise what flows back
+        # to a leaf without a batch would be summed over the batch before it is transformed.
+        either = functools.reduce(torch.logical_or, [(tensor.reshape(-1)[:1] == 0).any() for tensor in given])
+        return tuple([torch.where(either.to(tensor.device), tensor, tensor) for tensor in given[:count]])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        function, count, *given = inputs
+        ctx.function, ctx.rest = function, len(given) - count
+        ctx.save_for_backward(*given[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        found, others = ctx.function(list(upstream), list(ctx.saved_tensors))
+        return None, None, *(found or [None] * len(upstream)), *(others or [None] * ctx.rest)
+
+
+def _straight_through(values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """Return the values; their gradients flow to the leaves."""
+    return [_Instead.apply(value, leaf) for value, leaf in zip(values, leaves, strict=True)]  # type: ignore[no-untyped-call]
+
+
+class _Instead(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, upstream
+
+
+# --- the backend -----------------------------------------------------------------------------------------------------
 
 
 class Plain(Backend):
@@ -124,8 +182,8 @@ class Plain(Backend):
         rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
         return [super(Plain, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
 
-    custom_backward = staticmethod(backward.same)
-    straight_through = staticmethod(backward.straight_through)
+    custom_backward = staticmethod(_same)
+    straight_through = staticmethod(_straight_through)
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)
