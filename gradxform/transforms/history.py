@@ -109,6 +109,11 @@ _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": fl
 """Largest float64 that rounds to a finite number of the dtype."""
 
 
+def _column(xp: Any, rows: Array) -> Array:
+    """Reshape to one number per row; a slice would ask for the device of a tensor without memory."""
+    return xp.reshape(rows, (-1, 1))
+
+
 def _is_held(xp: Any, norm: Array, dtype: str) -> Array:
     """Whether a norm is finite in a dtype."""
     return xp.abs(norm) <= _MOST[dtype]
@@ -122,20 +127,20 @@ def one_more(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
 def with_norm(xp: Any, count: Array, history: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """Write a norm into the ring buffer; the counter keeps growing, so its remainder is the position."""
     place = count - window * xp.floor(count / window)
-    here = formulas.equal(xp.arange(window), place[:, None]) & _is_held(xp, norm, dtype)[:, None]
-    return xp.where(here, norm[:, None], history)
+    here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, _is_held(xp, norm, dtype))
+    return xp.where(here, _column(xp, norm), history)
 
 
 def _percentile(xp: Any, count: Array, history: Array, percentile: Array, *, window: int, dtype: str) -> Array:
     """`numpy.percentile` of each row's recorded numbers."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
-    given = xp.stop_gradient(xp.where(numbers < filled[:, None], history, math.inf))
+    given = xp.stop_gradient(xp.where(numbers < _column(xp, filled), history, math.inf))
     ordered = xp.float64(xp.sort(xp.cast(given, dtype)))  # TPUs cannot sort 64-bit numbers
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
-        xp.sum(xp.where(formulas.equal(numbers, at[:, None]), ordered, 0.0), axis=-1)
+        xp.sum(xp.where(formulas.equal(numbers, _column(xp, at)), ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
     return xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)
