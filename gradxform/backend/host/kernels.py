@@ -82,7 +82,7 @@ def of_leaves(
                 continue
             leaf, kind = row[0], _summed(row[0].dtype)
             own = None if into is None else _fitting(into[i], leaf, kind)
-            key = kind, id(factor)
+            key = kind, factor.hex() if type(factor) is float else id(factor)
             if key not in made:
                 made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
             kernel = made[key]
@@ -159,8 +159,9 @@ def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
     if getattr(weight, "ndim", 0):
         return [np.array(weight, dtype)]
     known = float(weight)
-    steps = known_steps(known) if dtype.char == "f" else [known]
-    return [np.array(step, dtype) for step in steps] if alone or known != 1.0 else []
+    if known == 1.0 and not alone:
+        return []
+    return [np.array(step, dtype) for step in (known_steps(known) if dtype.char == "f" else [known])]
 
 
 def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> Any:
