@@ -15,8 +15,6 @@ _BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0
 _LION = ((0.9, 0.99), (0.95, 0.98), (0.9, 0.9), (0.0, 0.0))
 """Of Lion, of signs of a mean, and of signs alone."""
 _SQUARES = (0.9, 0.95, 0.99, 0.999)
-_RECTIFIED = 6
-"""Steps from which RAdam is told from a mean of gradients: its first five are one."""
 
 
 class Run(NamedTuple):
@@ -34,7 +32,7 @@ class Setting(NamedTuple):
     """An optimizer with its numbers."""
 
     family: str
-    """ "SGD", "Adagrad", "RMSprop", "Adam", "Lion" or "RAdam"."""
+    """ "SGD", "Adagrad", "RMSprop", "Adam" or "Lion"."""
     beta1: float = 0.0
     beta2: float = 0.0
     nesterov: bool = False
@@ -57,7 +55,7 @@ class Setting(NamedTuple):
     """How far the moves of a run are from the predicted ones, relative to them."""
 
 
-def _families(steps: int) -> Iterator[list[Setting]]:
+def _families() -> Iterator[list[Setting]]:
     """The optimizers that are tried, without their numbers, the simplest family first."""
     adam = [
         Setting("Adam", *betas, counted=counted, place=place)
@@ -71,8 +69,6 @@ def _families(steps: int) -> Iterator[list[Setting]]:
     yield [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in ("outside", "inside")]
     yield adam
     yield [Setting("Lion", *betas) for betas in _LION]
-    if steps > _RECTIFIED:
-        yield [Setting("RAdam", *betas, counted=1, place="outside") for betas in _BETAS]
 
 
 def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
@@ -96,20 +92,9 @@ def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
         m, v = mean, kept * v + part * g**2
         count = None if setting.counted is None else max(step + setting.counted, 1)
         first, second = (1.0 if count is None else 1 - beta**count for beta in (beta1, beta2))
-        scale = _rectified(beta2, count) if family == "RAdam" else 1.0
-        root = np.sqrt(v / second) if scale else one
-        found.append((m / first * (scale or 1.0), root, one * np.sqrt(second) if setting.place == "hat" else one))
+        found.append((m / first, np.sqrt(v / second), one * np.sqrt(second) if setting.place == "hat" else one))
     firsts, roots, hats = (np.array(arrays) for arrays in zip(*found, strict=True))
     return firsts, roots, hats
-
-
-def _rectified(beta: float, count: int | None) -> float:
-    """The factor of RAdam at a step; 0 where it does not divide by the root yet."""
-    longest, kept = 2 / (1 - beta) - 1, beta ** (count or 1)
-    length = longest - 2 * (count or 1) * kept / (1 - kept)
-    if length <= 5:
-        return 0.0
-    return float(np.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)))
 
 
 def _fitted(setting: Setting, run: Run) -> Setting:
@@ -184,7 +169,7 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     with one rate, L2 in Adam and rates that change from step to step are tried.
     """
     best: list[Setting] = []
-    families = list(_families(len(run.moves)))
+    families = list(_families())
 
     def fitting(fits: Iterable[Setting]) -> list[Setting]:
         return sorted((fit for fit in fits if fit.error <= enough), key=_error)
@@ -209,13 +194,14 @@ def _error(setting: Setting) -> float:
 
 
 def _with_l2(settings: list[Setting], run: Run) -> Setting:
-    """The best setting with L2, which is searched for among ever nearer numbers."""
-    grid, ratio = np.geomspace(1e-6, 0.3, 12), 3.0
-    for _ in range(9):
-        best = min((_fitted(s._replace(l2=float(l2)), run) for s in settings for l2 in grid), key=_error)
-        settings = [best._replace(epsilon=0.0, decay=0.0, error=float("inf"))]
-        grid, ratio = best.l2 * ratio ** np.linspace(-1, 1, 7), ratio**0.4
-    return best
+    """The best setting with L2, which is searched for among ever nearer numbers, of ever fewer settings."""
+    best, spread = [s._replace(l2=10.0**-3.3) for s in settings], 10.0**2.8
+    for left in (8, 4, 2, 1, 1, 1, 1, 1, 1):
+        near = [(s, float(s.l2 * spread**x)) for s in best for x in np.linspace(-1, 1, 11)]
+        fits = [_fitted(s._replace(l2=l2, epsilon=0.0, decay=0.0, error=float("inf")), run) for s, l2 in near]
+        each = {s[:7]: s for s in sorted(fits, key=_error, reverse=True)}  # with its best number
+        best, spread = sorted(each.values(), key=_error)[:left], spread**0.3
+    return best[0]
 
 
 def nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:

@@ -111,7 +111,7 @@ def update(e: Evidence) -> Iterator[Finding]:
 
 def _unknown(e: Evidence, at: Parting) -> Finding | None:
     """Moves that no setting predicts."""
-    tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam, RAdam or Lion that was tried predicts the moves"
+    tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
     text = (
         f"The gradients agree, and the parameters move otherwise from step {at.step} on: the optimizers differ, and "
         f"{tried if _runs(e, at.bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
@@ -214,7 +214,7 @@ _NUMBERS = {
     "SGD": ("momentum is", "{0:g}"),
     "Adagrad": ("sum of squares begins with", "{2:g}"),
     "RMSprop": ("decay is", "{1:g}"),
-    **dict.fromkeys(("Adam", "Lion", "RAdam"), _BETAS),
+    **dict.fromkeys(("Adam", "Lion"), _BETAS),
 }
 """What is told of the betas, or the start, of a family."""
 _PLACES = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}

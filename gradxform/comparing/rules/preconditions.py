@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,22 @@ def offset(e: Evidence) -> Iterator[Finding]:
     """Gradients of each step in A that are those of a later, or an earlier, step in B."""
     if e.step != e.steps[0] or not e.values or not e.bad:
         return
-    for shift in (sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)):
+    shift, steps = _shift(e, e.tree, [sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)], e.limit)
+    if shift:
+        text = (
+            f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
+            f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
+        )
+        yield proven("offset", text, e.at, (), {"steps": shift})
+
+
+def _shift(e: Evidence, tree: str, shifts: Sequence[int], limit: float) -> tuple[int, list[int]]:
+    """The first shift by which a tree of A, at some steps, is that of other steps of B, and the steps; else zero."""
+    for shift in shifts:
         steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
-        if steps and all(e.apart(e.tree, step, step + shift) <= e.limit for step in steps):
-            text = (
-                f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
-                f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the "
-                "rest."
-            )
-            yield proven("offset", text, e.step, (), {"steps": shift})
-            return
+        if steps and all(e.apart(tree, step, step + shift) <= limit for step in steps):
+            return shift, steps
+    return 0, []
 
 
 def nonfinite(e: Evidence) -> Iterator[Finding]:
@@ -111,16 +117,14 @@ def _late(e: Evidence) -> Finding | None:
     """Parameters of each step in one run that are those of the next step in the other, while the gradients agree."""
     if e.step is not None or len(e.steps) < 3 or not e.values:
         return None
-    before, after = e.steps[:2], e.steps[1:3]
-    for shift, run in (((after, before), "B"), ((before, after), "A")):
-        rows = [e.apart("parameters", *steps) for steps in zip(*shift, strict=True)]
-        if max(rows) < e.apart("parameters", e.steps[0], e.steps[0]) / constants.NEARER:
-            text = (
-                f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other "
-                f"run: {run} records its parameters after the optimizer's step, the other before it."
-            )
-            return proven("late_parameters", text, e.steps[0])
-    return None
+    gap, limit = e.steps[1] - e.steps[0], e.apart("parameters", e.steps[0], e.steps[0]) / constants.NEARER
+    shift, _ = _shift(e, "parameters", (gap, -gap), limit)
+    run = "A" if shift > 0 else "B"
+    text = (
+        f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other run: {run} "
+        "records its parameters after the optimizer's step, the other before it."
+    )
+    return proven("late_parameters", text, e.steps[0]) if shift else None
 
 
 def initial(e: Evidence) -> Iterator[Finding]:
