@@ -87,22 +87,22 @@ class Evidence:
         step, tree = self.steps[0], "gradients"
         alone = [path for path in paths if tree in self.rows and path in recording.shapes(step, tree)]
         near: dict[str, list[int]] = {}
-        for i, pair in enumerate(self.pairs) if alone and self.values else ():
+        for i, pair in enumerate(self.pairs) if alone else ():
             near.setdefault(module_of(pair.views[place].path), []).append(i)
         seconds = {
             path: i
             for path in alone
             for i in near.get(module_of(path), ())
-            if self.has(i, tree, step) and self._is_second(recording, path, self.pairs[i].views[place])
+            if self._is_second(recording, path, self.pairs[i].views[place])
         }
         return Side(place, name, other, recording, [path for path in alone if path not in seconds], seconds)
 
     def _is_second(self, recording: Recording, path: str, view: View) -> bool:
         """Whether the first gradient of a leaf is that of another one."""
         shapes = recording.shapes(self.steps[0], "gradients")
-        if shapes[path] != shapes[view.path] or view.layout.part is not None:
+        if shapes[path] != shapes.get(view.path) or view.layout.part is not None:
             return False
-        arrays = (self.array(recording, view._replace(path=x), "gradients", self.steps[0]) for x in (path, view.path))
+        arrays = (reals(recording.read(self.steps[0], "gradients", x)) for x in (path, view.path))
         return apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]
 
     @property

@@ -41,6 +41,8 @@ class Layout(NamedTuple):
             axis, start, stop, *sections = self.part
             before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
             count = sections[0] if sections else 1
+            if not 0 <= start < stop <= size // count:
+                raise ValueError(f"a part from {start} to {stop} of {size // count}")
             array = array.reshape(*before, count, size // count, *after)
             array = array[(slice(None),) * (axis + 1) + (slice(start, stop),)]
             array = array.reshape(*before, count * (stop - start), *after)
@@ -56,31 +58,15 @@ class Layout(NamedTuple):
         Raises:
             ValueError: the layout does not fit.
         """
+        array = np.broadcast_to(np.zeros((), bool), shape)
         for field, value in self._asdict().items():
-            if value is None:
-                continue
-            numbers, fits, wanted = list(value), True, shape
-            if field == "part":
-                axis, start, stop, *sections = value
-                count = sections[0] if sections else 1
-                fits = 0 <= axis < len(shape) and count > 0 and not shape[axis] % count
-                fits = fits and 0 <= start < stop <= shape[axis] // count
-                wanted = (*shape[:axis], (stop - start) * count, *shape[axis + 1 :])
-            elif field == "gates":
-                axis, order = value
-                numbers = [axis, *order]
-                fits = 0 <= axis < len(shape) and sorted(order) == list(range(len(order)))
-                fits = fits and not shape[axis] % len(order)
-            elif field == "axes":
-                fits = sorted(value) == list(range(len(shape)))
-                wanted = tuple(shape[axis] for axis in value) if fits else shape
-            else:
-                fits = math.prod(value) == math.prod(shape) and min(value, default=0) >= 0
-                wanted = value
-            if not fits:
-                raise ValueError(f"{field} {numbers} {'do' if field[-1] == 's' else 'does'} not fit the shape {shape}")
-            shape = wanted
-        return shape
+            try:
+                array = Layout(**{field: value}).of(array)
+            except (ValueError, IndexError, ZeroDivisionError) as error:
+                numbers = [value[0], *value[1]] if field == "gates" else [*value]
+                verb = "do" if field[-1] == "s" else "does"
+                raise ValueError(f"{field} {numbers} {verb} not fit the shape {array.shape}") from error
+        return array.shape
 
     @property
     def words(self) -> str:
@@ -105,6 +91,8 @@ SAME = Layout()
 
 def reordered(array: Any, gates: Gates) -> Any:
     """The blocks of an array along an axis in another order."""
+    if sorted(gates.order) != list(range(len(gates.order))):
+        raise ValueError(f"{gates.order} are not all blocks, each once")
     parts = np.split(array, len(gates.order), axis=gates.axis)
     return np.concatenate([parts[i] for i in gates.order], axis=gates.axis)
 

@@ -349,7 +349,8 @@ def test_gates_in_another_order_are_no_other_seed(tmp_path: Path) -> None:
     assert "its elements in another order" in str(found) and "seeds" not in str(found), str(found)
 
 
-def test_the_bias_of_one_is_the_sum_of_two(tmp_path: Path) -> None:
+@pytest.mark.parametrize("norms_only", [False, True])
+def test_the_bias_of_one_is_the_sum_of_two(norms_only: bool, tmp_path: Path) -> None:
     """Keras's LSTM has one bias, PyTorch's two, and their gradients are equal."""
     rng = np.random.default_rng(0)
     w, u, b, c = (np.float32(rng.normal(size=shape)) for shape in ((16, 6), (16, 4), (16,), (16,)))
@@ -357,7 +358,8 @@ def test_the_bias_of_one_is_the_sum_of_two(tmp_path: Path) -> None:
     keras = {"lstm/lstm_cell/kernel": w.T, "lstm/lstm_cell/recurrent_kernel": u.T, "lstm/lstm_cell/bias": b + c}
     for name, leaves in (("a", torch), ("b", keras)):
         gradients = {path: leaf * 0 + 1 if "bias" in path else leaf**2 for path, leaf in leaves.items()}
-        gx.record(tmp_path / name)(0, gradients=list(gradients.items()), parameters=list(leaves.items()))
+        trees = {} if norms_only else {"parameters": list(leaves.items())}
+        gx.record(tmp_path / name, norms_only=norms_only)(0, gradients=list(gradients.items()), **trees)
     found = gx.compare(tmp_path / "a", tmp_path / "b")
     assert found.within, str(found)
 

@@ -118,7 +118,7 @@ def _late(e: Evidence) -> Finding | None:
     if e.step is not None or len(e.steps) < 3 or not e.values:
         return None
     gap, limit = e.steps[1] - e.steps[0], e.apart("parameters", e.steps[0], e.steps[0]) / constants.NEARER
-    shift, _ = _shift(e, "parameters", (gap, -gap), limit)
+    shift, _ = _shift(e, "parameters", (gap, -gap), limit) if limit else (0, [])
     run = "A" if shift > 0 else "B"
     text = (
         f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other run: {run} "
