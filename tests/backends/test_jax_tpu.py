@@ -26,6 +26,7 @@ SIZES = (1.0, 1e15, 1e-15)
 EXTREME = (1e30, 3e38, 1e-25, 0.0)
 """Norms are outside of [1e-18, 1e18]: infinite or zero. Zero means all sizes from 1e-25 on."""
 NORMS = ("_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(", "clip_zscore(", "clip_adagc(", "_per_norm(")
+NORMS += ("mars(",)
 UNLIMITED = ("clip_adaptive(", "skip_nonfinite(")
 """The limit counts as infinite too; skips what counts as infinite."""
 BEYOND = ("centralize(",)
