@@ -166,13 +166,13 @@ def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
 
 def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> Any:
     """Return the sum of elements times weights, in an array if one is given, which may be one of the elements."""
-    total: Any = None
+    free = out is not None and not any([np.may_share_memory(x, out) for x in some[:-1]])
+    into, total = out if free else None, None  # large temporary arrays take new pages each time
     for rank in range(len(some) - 1, -1, -1):
-        x, into = some[rank], None if rank else out
-        x = x if x.dtype == dtype else x.astype(dtype)
+        x = some[rank] if some[rank].dtype == dtype else some[rank].astype(dtype)
         for step in weights[rank]:
             x = np.multiply(x, step, into if total is None else None)
-        total = x if total is None else np.add(total, x, into)
+        total = x if total is None else np.add(total, x, into if rank else out)
     return total
 
 
