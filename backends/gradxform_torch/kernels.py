@@ -10,12 +10,12 @@ import torch
 from gradxform_torch import readable
 from gradxform_torch.batched import Batched
 from gradxform_torch.host import Host
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 
-_WAYS: dict[str, Plain] = {readable.HOST: Host(), readable.DEVICE: Batched()}
+_WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched()}
 
 
-def way_of(arguments: Sequence[Any]) -> Plain | None:
+def way_of(arguments: Sequence[Any]) -> Leafwise | None:
     """The kernels for the tensors among some arguments; None for the plain ones."""
     return _WAYS.get(readable.place_of(_tensors_in(arguments)))
 
@@ -29,7 +29,7 @@ def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
     return found
 
 
-class Kernels(Plain):
+class Kernels(Leafwise):
     """PyTorch, with as few operations as may be."""
 
 
