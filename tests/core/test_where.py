@@ -238,6 +238,8 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
         ("model/encoder/**", ENCODER, "; did you mean 'encoder/**'?"),  # under another prefix
         ("params.head.kernel", ENCODER, "; did you mean 'head/kernel'?"),
         ("encoder/**", [f"model/backbone/{path}" for path in ENCODER], "; did you mean '**/encoder/**'?"),
+        ("encoder/*", [f"model/{path}" for path in ENCODER], "; did you mean '**/encoder/**'?"),
+        ("encoder/**", ["net/head/kernel", "net/head/bias"], "'net/head/bias'"),  # all of it is never meant
         ("0/kernel", [f"model/{path}" for path in ENCODER], "; did you mean '**/0/kernel'?"),
         ("zzz", ENCODER, "'head/kernel'"),
         (".*kernel$", ENCODER, "re.compile('.*kernel$')"),
@@ -254,6 +256,7 @@ def test_a_pattern_that_matches_nothing_gets_advice(where: Any, paths: list[str]
             with pytest.raises(ValueError, match="matches no path") as raised:
                 act(tree)
             assert all(word in str(raised.value) for word in (repr(where), advice, *map(repr, paths)))
+            assert ("did you mean" in str(raised.value)) == ("did you mean" in advice)
 
 
 @pytest.mark.parametrize(
