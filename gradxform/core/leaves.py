@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.backend.errors import not_an_array
 from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
-from gradxform.backend.protocol import Backend, Given, Row
+from gradxform.backend.protocol import Backend, Row
 from gradxform.core.group import Group, Mask
 from gradxform.numerics import DOUBLE, Array, formulas
 
@@ -100,17 +100,9 @@ class Leaves(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        backend: Backend,
-        slots: Row,
-        structure: Any,
-        paths: Paths,
-        *,
-        inplace: bool = False,
-        owners: Given = None,
-        absent: Absent = dict,
+        cls, backend: Backend, slots: Row, structure: Any, paths: Paths, *, inplace: bool = False, **known: Any
     ) -> Self:
-        """Build a view of leaves found by a tree engine or an adapter."""
+        """Build a view of leaves found by a tree engine or an adapter, which may know `owners` and `absent` names."""
         given, types = slots, set(map(type, slots))
         if not belong(backend, types):
             slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
@@ -120,7 +112,7 @@ class Leaves(NamedTuple):
         leaves, dtypes = [slots[i] for i in kept], tuple([found[i] for i in kept])
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
-        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, owners, absent)
+        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, **known)
         owned = frozenset([i for i, slot in enumerate(kept) if inplace and slots[slot] is given[slot]])
         every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
         return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())
