@@ -36,7 +36,7 @@ from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
 from gradxform.transforms.measuring import measure, metrics
-from gradxform.transforms.normalizing import (
+from gradxform.transforms.scaling import (
     cautious,
     centralize,
     normalize_global_norm,

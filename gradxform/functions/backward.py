@@ -17,7 +17,7 @@ from gradxform.core.transform import Context, GradientTransformation, split, unc
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.transforms.combining import chain
-from gradxform.transforms.normalizing import scale as scale_by
+from gradxform.transforms.scaling import scale as scale_by
 
 T = TypeVar("T")
 
