@@ -36,6 +36,7 @@ from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
 from gradxform.transforms.measuring import measure, metrics
+from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import (
     cautious,
     centralize,
@@ -46,7 +47,6 @@ from gradxform.transforms.scaling import (
     scale_by_schedule,
     sign,
 )
-from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.skipping import (
     accumulate,
     flush,
