@@ -36,17 +36,16 @@ from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, tree_map, xp
 from gradxform.transforms.history import clip_adagc, clip_percentile, clip_spikes, clip_zscore
 from gradxform.transforms.measuring import measure, metrics
-from gradxform.transforms.orthogonalizing import orthogonalize
-from gradxform.transforms.scaling import (
+from gradxform.transforms.normalizing import (
     cautious,
     centralize,
     normalize_global_norm,
     normalize_norm,
     orthogonal_to_parameters,
-    scale,
-    scale_by_schedule,
     sign,
 )
+from gradxform.transforms.orthogonalizing import orthogonalize
+from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import (
     accumulate,
     flush,

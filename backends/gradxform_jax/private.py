@@ -36,7 +36,7 @@ class Scope:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """End it, and explain the error."""
         self._wide.__exit__(kind, error, trace)
-        if kind is RuntimeError and "has been deleted" in str(error):
+        if kind in (RuntimeError, ValueError) and "has been deleted" in str(error) and "donates" not in str(error):
             raise ValueError(
                 f"{error} A function that donates its arguments took it: go on with what that function returned, as in "
                 "params, state = step(params, state)"

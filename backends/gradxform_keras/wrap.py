@@ -11,7 +11,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import GRADIENTS, check_place
+from gradxform.core.holder import GRADIENTS, check_no_loss, check_place
 from gradxform.core.where import path_of
 from gradxform_keras import private
 from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
@@ -29,7 +29,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
     over the replicas of a `tf.distribute` strategy. Weight decay, the update and weight averages follow.
 
     Variables with stopped gradients keep every bit, also under weight decay, but not under constraints; the average of
-    such a weight is the weight. A step that the transform skips (`skip_nonfinite`, `skip_large`, `accumulate`, unless
+    such a weight is the weight. A step that the transform skips (`skip_nonfinite` and its like, `accumulate`, unless
     masked) skips the optimizer. The transform's state is part of the optimizer's variables and is saved with them.
 
     With ``on="updates"`` the transform sees what the step has added, new minus old variables, learning rate and weight
@@ -80,6 +80,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             f"one of {', '.join(_BACKENDS)}"
         )
     check_place("keras.wrap", on, tx)
+    check_no_loss("keras.wrap", tx)
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

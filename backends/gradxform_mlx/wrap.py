@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder
+from gradxform.core.holder import Holder, check_no_loss
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_mlx.backend import backend
@@ -28,7 +28,7 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
     gives all that a checkpoint needs.
 
     Parameters with stopped gradients keep every bit, also under weight decay. A step that the transform skips
-    (`skip_nonfinite`, `skip_large`, `accumulate`, unless masked) leaves parameters and the optimizer's state as they
+    (`skip_nonfinite` and its like, `accumulate`, unless masked) leaves parameters and the optimizer's state as they
     are, bit by bit. Such a transform keeps the arrays before the step until it has selected between both; nothing is
     read on the host.
 
@@ -66,6 +66,7 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
         )
     if not isinstance(optimizer, Optimizer):
         raise wrong_type("mlx.wrap", "an optimizer of mlx.optimizers", optimizer)
+    check_no_loss("mlx.wrap", tx)
     return Transforming(optimizer, tx)
 
 

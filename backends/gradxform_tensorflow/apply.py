@@ -29,7 +29,7 @@ def apply(
     its share of the result, and optimizers sum the shares, so a limit holds for the applied gradient. Gradients that
     you summed yourself go through ``tx(gradients)``. `global_norm` in a replica is that replica's norm.
 
-    To skip steps (`skip_nonfinite`, `skip_large`, `accumulate`), use `GradientProcessor.apply_gradients`.
+    To skip steps (`skip_nonfinite` and its like, `accumulate`), use `GradientProcessor.apply_gradients`.
 
     Args:
         tx: A stateless transform.

@@ -32,7 +32,7 @@ class GradientProcessor(tf.Module):
     ``state`` can be read, and outside traced code set to a state of the same transform from any framework, such as a
     result of `gradxform.to_numpy`.
 
-    A skipped step (`skip_nonfinite`, `skip_large`, `accumulate`) returns zeros, on which momentum and weight decay
+    A skipped step (`skip_nonfinite` and its like, `accumulate`) returns zeros, on which momentum and weight decay
     still move weights. ``apply_gradients(optimizer, pairs)`` skips the optimizer too.
 
     Args:
@@ -163,11 +163,12 @@ class GradientProcessor(tf.Module):
         return self._applied(optimizer, *self._transformed(grads_and_vars, params, value=value))
 
     @tf.autograph.experimental.do_not_convert
-    def flush(self, optimizer: Any = None) -> Any:
+    def flush(self, optimizer: Any = None, *, value: Any = None) -> Any:
         """Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
 
         Args:
             optimizer: If given, it applies the pairs, unless the window is empty.
+            value: The loss, as in a call.
 
         Returns:
             The pairs of all variables, as in a call; with an optimizer, the result of ``apply_gradients`` above.
@@ -177,7 +178,7 @@ class GradientProcessor(tf.Module):
         """
         check_waits("tensorflow.GradientProcessor", self.tx)
         zeros = [(tf.zeros_like(variable), variable) for variable in self._slots.variables]
-        found, new = self._transformed(zeros, None, True)
+        found, new = self._transformed(zeros, None, True, value)
         return found if optimizer is None else self._applied(optimizer, found, new)
 
     def _applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], new: Any) -> Any:

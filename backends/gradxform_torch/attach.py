@@ -13,7 +13,7 @@ from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.backend.protocol import Row
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place
+from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place, extra_of
 from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
@@ -39,7 +39,7 @@ def attach(
 
     Under a `torch.amp.GradScaler` the transform sees unscaled gradients, also with ``fused=True`` optimizers that
     unscale them internally. A step that the scaler skips keeps the transform's state. A step that the transform skips
-    (`skip_nonfinite`, `skip_large`, `accumulate`, unless masked) sets gradients to None, at one host sync per step.
+    (`skip_nonfinite` and its like, `accumulate`, unless masked) sets gradients to None, at one host sync per step.
 
     With ``on="updates"`` the transform sees what the step has added, new minus old parameters, learning rate and weight
     decay included. Elements that it leaves unchanged are the optimizer's own, bit for bit; others are old parameter
@@ -209,11 +209,14 @@ class Attached:
         """
         self._recorder, self._count = recorder, start
 
-    def flush(self) -> None:
+    def flush(self, value: Any = None) -> None:
         """Take a step with what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
 
         It replaces the gradients, as in `gradxform.flush`. With ``on="updates"`` the held updates are applied, and the
         optimizer takes no step.
+
+        Args:
+            value: The loss, for transforms that need it.
 
         Raises:
             TypeError: The transform has no `accumulate`.
@@ -224,12 +227,12 @@ class Attached:
         if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
         clear([parameter for _, parameter in named_of(optimizer)])
-        self._flushes = True
+        self._flushes, extra = True, extra_of(value)
         try:
             if self.on == GRADIENTS:
-                optimizer.step()
+                optimizer.step(**extra)
             else:
-                self._before_step(optimizer, (), {})
+                self._before_step(optimizer, (), extra)
                 self._after_step(optimizer, (), {})
         finally:
             self._flushes = False
@@ -342,8 +345,13 @@ class Attached:
         self._before = None
         if is_for_show(optimizer, args, kwargs):
             return None
-        self._value = kwargs.pop("value", None) if "value" in self.tx.traits.needs else None
-        closure = closure_of(args, kwargs)
+        handles = _attached[optimizer]
+        if self is handles[0]:
+            needed = any("value" in handle.tx.traits.needs for handle in handles)
+            value = kwargs.pop("value", None) if needed else None
+            for handle in handles:
+                handle._value = value
+        given, closure = self._value, closure_of(args, kwargs)
         if self.on == UPDATES:
             holder = self._parameters(optimizer)
             self._before = holder, copied(holder, closure is not None, self._is_recorded())
@@ -355,7 +363,7 @@ class Attached:
         def transformed_closure() -> Any:  # the closure computes the gradients, inside of the step
             with torch.enable_grad():
                 loss = closure()
-            self._value = loss if "value" in self.tx.traits.needs else None
+            self._value = loss if given is None else given
             self._transform(optimizer)
             return loss
 
@@ -369,6 +377,7 @@ class Attached:
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         given = self._recorded(holder, scale)
         own = {"flushes": self._flushes, "value": self._value}
+        self._value = None  # which holds its graph
         self._state, self._norm = transformed(holder, self._state, scale, found_inf, owned=True, **own)
         if scale is not None:
             optimizer.grad_scale = None
@@ -390,7 +399,7 @@ class Attached:
             gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
         try:
             found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-            own = gradients, found_inf, self._flushes, self._value
+            own, self._value = (gradients, found_inf, self._flushes, self._value), None
             self._state, self._norm, after = moved(holder, old, self._state, *own)
         except Exception:  # as for gradients, what cannot be transformed is not applied
             restore(holder, old)

@@ -23,18 +23,20 @@ def static(value: Any) -> bool:
     return isinstance(value, (bool, int, float, np.number))
 
 
-def number(transform: str, name: str, value: Any, least: float = -_INF, most: float = _INF) -> Scalar:
+def number(
+    transform: str, name: str, value: Any, least: float = -_INF, most: float = _INF, *, hint: bool = True
+) -> Scalar:
     """Check a hyperparameter that may be any number in a range, but not NaN; arrays are not read."""
     plain = isinstance(value, (int, float)) or misplaced(value) is not None  # a model of Keras has a dtype
     dtype = "" if plain else str(getattr(value, "dtype", ""))
     must = f"{transform}: {name} must be a real number or a 0-d array"
     if isinstance(value, (bool, type)) or not (static(value) or dtype) or "bool" in dtype or "complex" in dtype:
         what = f"dtype {dtype}" if dtype else f"type {type(value).__name__}"
-        raise TypeError(f"{must}, got {short(value)} of {what}{_hint(transform, name, value)}")
+        raise TypeError(f"{must}, got {short(value)} of {what}{_hint(transform, name, value) * hint}")
     if not static(value):
         shape = getattr(value, "shape", ())
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
-            raise ValueError(f"{must}, got shape {tuple(shape)}{_hint(transform, name, value)}")
+            raise ValueError(f"{must}, got shape {tuple(shape)}{_hint(transform, name, value) * hint}")
         return value
     if not least <= value <= most:  # NaN is in no range
         allowed = f"be at least {least:g}" if most == _INF else f"be between {least:g} and {most:g}"

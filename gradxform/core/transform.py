@@ -94,7 +94,7 @@ class Traits(NamedTuple):
     axes: tuple[Any, ...] = ()
     """The device axes of every `across` in it."""
     needs: tuple[str, ...] = ()
-    """What it needs besides updates: "params", "gradients"."""
+    """What it needs besides updates: "params", "gradients", "value" (the loss)."""
     stops: bool = False
     """Whether it may stop a gradient."""
     waits: bool = False

@@ -327,9 +327,10 @@ def _advice(pattern: Any, paths: Sequence[str], source: Source) -> str:
     moved = ["/".join(keys[i:]) for i in range(len(keys)) if keys[i].strip("*")]
     moved += ["/".join(["**", *keys])] if keys[0].strip("*") else []
     moved += [f"{each}*" for each in moved if each.endswith("/*")]
-    fitting = [each for each in moved if any(matches(each, paths))]  # under another prefix
+    few = [each for each in moved if each.count("*") <= _MOST]
+    fitting = [each for each in few if any(matches(each, paths))]  # under another prefix
     closest = fitting or difflib.get_close_matches(bare, near, 1, 0.7)
-    unknown = "" if fitting or source.owners is None else "; a name that is tied to another or not trainable has none"
+    unknown = "" if fitting or source.owners is None else "; a name that is tied or not trainable may have none"
     return unknown + (f"; did you mean {closest[0]!r}?" if closest else "")
 
 

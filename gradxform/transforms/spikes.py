@@ -38,9 +38,10 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
 
     .. math:: g \leftarrow t(g) \text{ if } x \le \mu + z_0 \sigma, \text{ else } 0
 
-    A skipped step returns zeros, keeps the inner state, and does not enter the window; `has_updated` is false. A
-    nonfinite value is a spike, and never enters. No step is skipped before the window holds a quarter of its size, or
-    while all its values are equal; `metrics` has the count.
+    A skipped step returns zeros, keeps the inner state, and does not enter the window; `has_updated` is false. No
+    step is skipped before the window holds a quarter of its size, or while all its values are equal; `metrics` has the
+    count. After that a nonfinite value is a spike. It never enters. Around `accumulate`, each batch is judged; within
+    it, `value` is the loss of the last batch alone.
 
     A run may drift up, or start anew at a higher level. So after a quarter of the window was skipped in a row, the next
     step is applied, whatever its value, and the window starts again with it.
@@ -110,10 +111,10 @@ def _loss(context: Context) -> Any:
     value = context.extra.get("value")
     if value is None:
         raise ValueError(
-            "skip_spikes(..., of='loss') needs the loss: write tx.update(..., value=loss), in optax "
-            "gx.jax.as_optax(tx); or optimizer.step(value=loss) after gx.torch.attach"
+            "skip_spikes(..., of='loss') needs the loss: write value=loss in tx.update, apply_ and GradientProcessor, "
+            "optimizer.step(value=loss) after gx.torch.attach, and gx.jax.as_optax(tx) in optax"
         )
-    return float(value) if static(value) else number("skip_spikes", "value", value)
+    return float(value) if static(value) else number("skip_spikes", "value", value, hint=False)
 
 
 def _judged(

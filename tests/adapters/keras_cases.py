@@ -712,9 +712,10 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     (
         "optimizer.build(variables[:1]); gx.keras.wrap(optimizer, gx.partition({'**/bias': tx}))",
         ValueError,
-        "a name that is tied to another or not trainable has none",
+        "a name that is tied or not trainable may have none",
     ),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
+    ("gx.keras.wrap(optimizer, gx.skip_spikes(gx.stop(), of='loss'))", ValueError, "write of='norm'"),
     *((f"gx.keras.wrap(optimizer, tx, on={on!r})", ValueError, "'updates'") for on in ("update", None, True)),
     ("gx.keras.wrap(optimizer, gx.trace(0.5)).gradient_transformation_state = ()", ValueError, "call optimizer.build"),
     ("gx.chain(tx, optimizer)", TypeError, "write gx.keras.wrap(optimizer, tx)"),

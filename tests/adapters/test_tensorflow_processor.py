@@ -448,3 +448,8 @@ def test_a_step_whose_loss_spikes_is_skipped(compiled: bool) -> None:
     assert moves == [True, True, False, True]
     with pytest.raises(ValueError, match="value=loss"):
         processor([(tf.constant(W), w)])
+    tx = gx.accumulate(gx.skip_spikes(gx.identity(), of="loss"), 3)
+    processor, before = gx.tensorflow.GradientProcessor(tx, [w]), w.numpy()
+    step(tf.constant(1.0))
+    processor.flush(keras.optimizers.SGD(1.0), value=1.0)
+    assert bits(w) != bits(before)

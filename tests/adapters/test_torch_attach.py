@@ -649,6 +649,38 @@ def test_a_step_whose_loss_spikes_is_skipped(on: str) -> None:
         optimizer.step()
 
 
+def test_every_handle_gets_the_loss_and_none_keeps_it() -> None:
+    w, tx = parameter(torch.zeros(2)), gx.skip_spikes(gx.identity(), of="loss")
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    handles = [gx.torch.attach(optimizer, tx, on=on) for on in ("gradients", "updates")]
+    w.grad, loss = torch.ones(2), torch.tensor(1.0, requires_grad=True)
+    optimizer.step(value=loss)
+    kept = weakref.ref(loss)
+    del loss
+    assert kept() is None
+    assert [int(handle.state.count) for handle in handles] == [1, 1]
+
+
+def test_a_given_loss_is_the_loss_of_a_closure_without_one() -> None:
+    w = parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.skip_spikes(gx.identity(), of="loss"))
+    w.grad = torch.ones(2)
+    optimizer.step(lambda: None, value=3.0)
+    assert float(handle.state.history[0, 0]) == 3.0
+
+
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+def test_a_window_is_flushed_with_its_loss(on: str) -> None:
+    w = parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.accumulate(gx.skip_spikes(gx.identity(), of="loss"), 3), on=on)
+    w.grad = torch.ones(2)
+    optimizer.step(value=2.0)
+    handle.flush(2.0)
+    assert w.tolist() == [-1.0, -1.0]
+
+
 def test_a_loss_that_nothing_needs_is_an_error_of_the_optimizer() -> None:
     optimizer = torch.optim.SGD([parameter(torch.zeros(2))], lr=1.0)
     gx.torch.attach(optimizer, gx.clip_norm(1.0))

@@ -312,6 +312,11 @@ def test_a_glob_of_many_wildcards_is_refused(pattern: Any) -> None:
             make(pattern)
 
 
+def test_eight_wildcards_that_match_nothing_are_no_ninth() -> None:
+    with pytest.raises(ValueError, match="matches no path"):
+        gx.masked(gx.trace(0.5), "x*/*/*/*/*/*/*/*").init({"a": np.ones(1)})
+
+
 def test_transforms_with_lists_are_values() -> None:
     tx = gx.chain(gx.freeze(["a/**", re.compile("b", re.IGNORECASE)]), gx.masked(gx.scale(2.0), ("c",)))
     assert gx.parse(repr(tx)) == tx == pickle.loads(pickle.dumps(tx))

@@ -268,6 +268,8 @@ def test_spikes_of_the_loss(framework: str, mode: str) -> None:
     assert found == [2.0, 4.0, 6.0, 0.0, 0.0, 8.0, 10.0, 12.0, 0.0, 14.0]
     with pytest.raises(ValueError, match=r"value=loss"):
         tx.update(one, state)
+    with pytest.raises(ValueError, match=r"shape \(1,\)$"):
+        tx.update(one, state, value=one[0])
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")

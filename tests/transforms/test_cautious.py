@@ -128,6 +128,11 @@ def test_adapters_of_gradients_name_those_of_updates() -> None:
         gx.torch.attach(torch.optim.SGD([parameter]), gx.chain(gx.cautious(), gx.scale(1.0)))
 
 
+def test_a_factor_may_be_left_for_nothing() -> None:
+    tx = gx.chain(gx.cautious(eps=lambda step: 0.5), gx.freeze("**"), gx.cautious(negated=True))
+    assert tx.update([UPDATES], tx.init([UPDATES]), gradients=[UPDATES])[0][0].tolist() == [0.0] * UPDATES.size
+
+
 @pytest.mark.parametrize(
     ("updates", "gradients", "error", "words"),
     [

@@ -504,8 +504,7 @@ def test_warm_ups_and_windows_that_are_not_full_are_metrics(framework: str) -> N
             gx.clip_zscore(lambda step: 2.5 + step),
             gx.masked(gx.clip_percentile(50.0, per_leaf=True), "w"),
             gx.clip_spikes(),
-            gx.skip_spikes(gx.identity()),
-            gx.trace(0.5),
+            gx.skip_spikes(gx.trace(0.5)),
         )
     )
     leaves = {"b": np.float32([1.0]), "w": np.float32([3.0, 4.0])}
