@@ -148,7 +148,11 @@ ENTRIES = (
         ("trace(<share>, nesterov=<bool>)",),
     ),
     Entry("grokfast", {"grokfast()": Cost(80, 3.51, 1.51)}, ("grokfast(<share>, <size>)",)),
-    Entry("mars", {"mars()": Cost(120, 3.51, 2.51)}, ("mars(<share>, <share>, max_norm=<limit>)",)),
+    Entry(
+        "mars",
+        {"mars()": Cost(120, 3.51, 2.51, mesh={"float32": 870_816, "bfloat16": 1_131_616})},
+        ("mars(<share>, <share>, max_norm=<limit>)",),
+    ),
     Entry("accumulate", {"accumulate(clip_global_norm(1.0), 2)": Cost(140, 3.51)}, ("accumulate(<tx>, <few>)",)),
     Entry(
         "skip_nonfinite",
