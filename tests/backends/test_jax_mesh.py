@@ -38,6 +38,8 @@ COPIED = {
     "error_feedback(clip_global_norm(1.0))",
     "orthogonal_to_parameters()",
     "add_decayed_weights(0.1)",
+    "add_decayed_weights(0.1, cautious=True)",
+    "mars()",
     "clip_norm(1.0, ord=float('inf'))",
     "error_feedback(sign())",
     "top_k(0.1)",
