@@ -35,16 +35,19 @@ for step in range(1_000_000):
 """
 
 IN_A_CALLBACK = """
-import signal, time, weakref
+import time, weakref
 import gradxform.cli
 from gradxform.__main__ import main
 
 class Kept:
     pass
 
+def interrupt(_):
+    raise KeyboardInterrupt
+
 def app():
     kept = Kept()
-    noticed = weakref.ref(kept, lambda _: signal.raise_signal(signal.SIGINT))
+    noticed = weakref.ref(kept, interrupt)
     del kept
     time.sleep(60)
 
