@@ -712,7 +712,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     (
         "optimizer.build(variables[:1]); gx.keras.wrap(optimizer, gx.partition({'**/bias': tx}))",
         ValueError,
-        "a name that is tied or not trainable may have none",
+        "not trainable",
     ),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
     ("gx.keras.wrap(optimizer, gx.skip_spikes(gx.stop(), of='loss'))", ValueError, "write of='norm'"),

@@ -54,8 +54,8 @@ WRONG: list[tuple[str, type[Exception], str]] = [
         for pairs in ("[]", "zip()")
     ),
     ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), net)", ValueError, "'steps' is not trainable"),
-    ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), [net.w])", ValueError, "or not trainable may have none"),
-    ("gx.tensorflow.apply(gx.freeze('steps'), pairs[:1])", ValueError, "or not trainable may have none"),
+    ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), [net.w])", ValueError, "not trainable"),
+    ("gx.tensorflow.apply(gx.freeze('steps'), pairs[:1])", ValueError, "not trainable"),
     ("gx.tensorflow.GradientProcessor([net.w], tx)", TypeError, "gx.tensorflow.GradientProcessor(tx, variables)"),
     ("gx.tensorflow.GradientProcessor(tx, pairs)", TypeError, "[variable for _, variable in pairs]"),
     ("gx.tensorflow.GradientProcessor(tx, 3)", TypeError, "a list of variables"),

@@ -104,7 +104,7 @@ class Tied(torch.nn.Module):  # type: ignore[misc]
         self.lm_head.weight = self.embed.weight
 
 
-TIED, HINT = "'lm_head/weight' is tied to 'embed/weight'", "tied or not trainable may have none"
+TIED, HINT = "'lm_head/weight' is tied to 'embed/weight'", "not trainable"
 FROZEN = "'encoder/weight' does not require gradients and is not in the optimizer"
 
 
