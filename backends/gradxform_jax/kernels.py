@@ -17,7 +17,7 @@ from jax import lax
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row
 from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking, rescale
-from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_jax import private
 from gradxform_jax.backend import Plain
 from gradxform_jax.compiled import Scalars, by_number, compiled, evaluated, is_traced, scalars, strong
@@ -87,15 +87,15 @@ class JAX(Plain):
     ) -> list[Any]:
         """A formula of each leaf's elements; each weight and factor is split once, for all leaves."""
         rows = list(zip(*columns, strict=True))
-        if not isinstance(formula, Combination):
+        if formula is not weighted:
             each = [None] * len(rows) if factors is None else map(_split, factors)
             by_leaf = zip(rows, each, strict=True)
             return [elementwise.of_leaf(formula, Namespace, row, numbers, own, static) for row, own in by_leaf]
-        weight, *weights = elementwise.weights_of(formula, Namespace, numbers, None)
-        others = list(map(_split, weights))
-        each = [_split(weight)] * len(rows) if factors is None else [_split(own * weight) for own in factors]
-        by_leaf = zip(rows, each, strict=True)
-        return [elementwise.combined_leaf(Namespace, row, (own, *others)) for row, own in by_leaf]
+        by, *others = map(_split, numbers)
+        each = [by] * len(rows)
+        if factors is not None:
+            each = [_split(own if by is None else own * numbers[0]) for own in factors]
+        return [weighted(Namespace, row, (own, *others)) for row, own in zip(rows, each, strict=True)]
 
     @compiled
     def of_matrices(
@@ -196,8 +196,8 @@ _Spec: Callable[..., Any] = jax.sharding.PartitionSpec
 
 
 def _split(factor: Any) -> Any:
-    """Split a factor; one that is known to be one stays."""
-    return factor if isinstance(factor, float) and factor == 1.0 else _factor(factor)
+    """Split a factor or a weight; None is one."""
+    return None if factor is None else _factor(factor)
 
 
 @jax.jit

@@ -15,7 +15,7 @@ from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.numerics import formulas, ranking, rescale
-from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.elementwise import Formula, weighted
 from gradxform.numerics.matrices import Sides
 from gradxform_tensorflow import norms, products, running
 from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
@@ -64,11 +64,11 @@ class TensorFlow(Readable, Plain):
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
-        numbers = list(map(number, numbers))
+        numbers = [None if x is None else number(x) for x in numbers]
         # NumPy computes small leaves together, but TensorFlow would copy its results.
         is_plain = _has_large(columns[0]) or not running.readable(columns[0])
-        if isinstance(formula, Combination) and running.has_only_cpus() and is_plain:
-            return products.combined(formula, columns, self._known(numbers), factors and self._known(factors))
+        if formula is weighted and running.has_only_cpus() and is_plain:
+            return products.combined(columns, self._known(numbers), factors and self._known(factors))
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)

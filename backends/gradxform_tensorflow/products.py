@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from gradxform.backend.host import namespace as host
 from gradxform.numerics import DOUBLE, dtype_name
-from gradxform.numerics.elementwise import Combination, combined_leaf, weights_of
+from gradxform.numerics.elementwise import weighted, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
 from gradxform_tensorflow import running
 from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
@@ -57,36 +57,35 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
     return _scaled([leaf], [own], far)[0]
 
 
-def combined(
-    formula: Combination, columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None
-) -> list[Any]:
+def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it."""
     rows = list(map(list, zip(*columns, strict=True)))
     given = [None] * len(rows) if factors is None else factors
-    weights = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in given}.values()}
+    weights = {id(factor): _weights(numbers, factor) for factor in {id(f): f for f in given}.values()}
     found = {id(weight): weight for own in weights.values() for weight in own}
-    by = {key: _known(weight) for key, weight in found.items() if is_read(weight)}
+    by = {key: _known(weight) for key, weight in found.items() if weight is None or is_read(weight)}
     each = [[by.get(id(weight)) for weight in weights[id(factor)]] for factor in given]
     traced = {key: weight for key, weight in found.items() if key not in by}
     if traced:
         far, whole = _split(tf.stack(list(traced.values())))
         steps = dict(zip(traced, _unstacked(whole, len(traced)), strict=True))
-        places = [(i, k) for i, own in enumerate(each) for k, weight in enumerate(own) if weight is None]
+        keys = [list(map(id, weights[id(factor)])) for factor in given]
+        places = [(i, k) for i, own in enumerate(keys) for k, key in enumerate(own) if key in traced]
         terms = [in_single(Namespace, rows[i][k]) for i, k in places]
-        by_term = [steps[id(weights[id(given[i])][k])] for i, k in places]
+        by_term = [steps[keys[i][k]] for i, k in places]
         for (i, k), product in zip(places, _in_steps(terms, by_term, far), strict=True):
-            rows[i][k], each[i][k] = product, 1.0
-    sums = [combined_leaf(Namespace, row, own) for row, own in zip(rows, each, strict=True)]
+            rows[i][k], each[i][k] = product, None
+    sums = [weighted(Namespace, row, own) for row, own in zip(rows, each, strict=True)]
     if len(columns) == 1:
         sums = [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
 
-def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[Any]:
-    """The weights of a combination; Python floats, if all numbers are read."""
-    read = all(is_read(number) for number in numbers) and (factor is None or is_read(factor))
-    found = weights_of(formula, host.NUMPY if read else Namespace, numbers, factor)
+def _weights(numbers: Sequence[Any], factor: Any) -> list[Any]:
+    """The weights of a sum; Python floats, if all numbers are read."""
+    read = all(number is None or is_read(number) for number in (*numbers, factor))
+    found = weights_of(host.NUMPY if read else Namespace, numbers, factor)
     return [float(weight) if is_read(weight) else weight for weight in found]
 
 
@@ -122,10 +121,10 @@ def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
 _times = functools.partial(times, Namespace)
 
 
-def _known(value: float) -> Any:
-    """A number on the host and its steps; one stays a number."""
-    if value == 1.0:
-        return 1.0
+def _known(value: float | None) -> Any:
+    """A number on the host and its steps; None for one."""
+    if value is None or value == 1.0:
+        return None
     steps = [tf.constant(np.array(step, np.float32)) for step in known_steps(value)]
     return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
 

@@ -16,7 +16,7 @@ import torch
 from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs
 from gradxform.core.leaves import put
 from gradxform.numerics import formulas, ranking, subsets
-from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.elementwise import Formula, weighted
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import foreach, namespace, parts, private
@@ -115,8 +115,8 @@ class Batched(foreach.Eager):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, of many small leaves at a time."""
-        if isinstance(formula, Combination):
-            found = foreach.combination(formula, columns, numbers, factors, out)
+        if formula is weighted:
+            found = foreach.combination(columns, numbers, factors, out)
             if found is not None:
                 return found
         plain, weights = super().elementwise, dict[Any, Sequence[Any]]()
@@ -124,10 +124,10 @@ class Batched(foreach.Eager):
         def kernel(part: parts.Part, row: list[Any]) -> Any:
             elements, factor = (row, None) if factors is None else (row[:-1], row[-1])
             leaf = elements[0]
-            if isinstance(formula, Combination) and not leaf.is_complex():
+            if formula is weighted and not leaf.is_complex():
                 xp = self.namespace_of(leaf)
                 if leaf.device not in weights:
-                    weights[leaf.device] = formula.weights(xp, *map(xp.float64, numbers))
+                    weights[leaf.device] = [1.0 if x is None else xp.float64(x) for x in numbers]
                 first, *others = weights[leaf.device]
                 return _in_registers(elements, [first if factor is None else factor * first, *others])
             own = None if factor is None else [factor]

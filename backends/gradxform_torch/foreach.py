@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.host import namespace as host
 from gradxform.backend.protocol import Columns
 from gradxform.core.leaves import put
 from gradxform.numerics import rescale
-from gradxform.numerics.elementwise import Combination
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
@@ -110,7 +108,6 @@ def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[
 
 
 def combination(
-    formula: Combination,
     columns: Columns,
     numbers: Sequence[Any],
     factors: Sequence[Any] | None,
@@ -121,14 +118,12 @@ def combination(
     None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
     multi-tensor function takes one by one on an accelerator.
     """
-    given = [float(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
-    if any([isinstance(x, torch.Tensor) for x in given]):
+    if any([isinstance(x, torch.Tensor) and not x.is_cpu for x in (*numbers, *(factors or ()))]):
         return None
     count = len(columns[0])
-    known = map(float, host.compute(formula.weights, *given[: len(numbers)]))
-    weights = [[weight] * count for weight in known]
+    weights = [[1.0 if weight is None else float(weight)] * count for weight in numbers]
     if factors is not None:
-        weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], given[len(numbers) :], strict=True)]
+        weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
     groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
     extreme = any(map(rescale.is_extreme, itertools.chain(*weights)))
     if extreme or not all([_is_fused(columns, places[0]) for places in groups]):

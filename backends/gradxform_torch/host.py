@@ -14,7 +14,7 @@ from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.core.leaves import put
 from gradxform.numerics import rescale
-from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_torch import foreach
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import is_writable
@@ -100,8 +100,8 @@ class Host(Readable, foreach.Eager):
     ) -> list[Any]:
         """A formula of each leaf's elements."""
         found = None
-        if isinstance(formula, Combination):
-            found = foreach.combination(formula, columns, numbers, factors, out)
+        if formula is weighted:
+            found = foreach.combination(columns, numbers, factors, out)
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
 
     def peer_norm(

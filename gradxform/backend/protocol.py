@@ -287,7 +287,7 @@ class Backend(abc.ABC):
         """Compute `formula(xp, *elements, *numbers, **static)` for each row of the columns.
 
         With factors, the first column is multiplied by them. The results may be written into `out`, which may be among
-        the columns.
+        the columns. The numbers of `weighted` are a weight for each column.
 
         A static `index` is a function of the namespace and the first element, for the indices of its elements in their
         leaf. A backend that computes on a part of a leaf passes another one.

@@ -15,7 +15,7 @@ from gradxform.core.leaves import INEXACT, NARROW, put
 from gradxform.core.norm import Norm
 from gradxform.core.tree import Tree
 from gradxform.numerics import DOUBLE, Array, formulas
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import weighted
 
 T = TypeVar("T", bound=tuple[Any, ...])
 _MOST = 2**31 - 1
@@ -117,15 +117,13 @@ def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
 # --- trees in a state ------------------------------------------------------------------------------------------------
 
 
-def blend(
-    dense: Tree, formula: Combination, tree: Any, what: str, numbers: Sequence[Any], context: Any
-) -> tuple[list[Array], Any]:
-    """Combine the active leaves with those of a tree in the state; return the results, and the tree that has them.
+def blend(dense: Tree, tree: Any, what: str, weights: Sequence[Any], context: Any) -> tuple[list[Array], Any]:
+    """Add up the active leaves and those of a tree in the state, times two weights (None: one).
 
-    `numbers` are those of the formula; an error calls the tree `what`.
+    Return the sums, and the tree that has them. An error calls the tree `what`.
     """
     old, other = align.of_state(dense, tree, what)
-    new = dense.mapped(formula, old, numbers=numbers, out=old if context.owned else None)
+    new = dense.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
     return new, other.replaced(dense, new)
 
 
@@ -133,16 +131,13 @@ def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
     backend, own = dense.backend, dense.memory()
     if isinstance(factor, float) and factor != 1.0 and new:  # a product with one may be no copy
-        into = own and backend.elementwise(_product, [new], (), [factor] * len(new), own)
+        into = own and backend.elementwise(weighted, [new], [factor], None, own)
         return dense.given(into or backend.multiply(new, factor, False))
     if factor is not None:
         return shown(dense, new, context).scaled(factor)
     if own is not None and not dense.source.kinds & NARROW:
         return dense.given(backend.copied(new, own))
     return dense.given(new).lent() if context.owned else dense.given(backend.copied(new))  # or the adapter copies
-
-
-_product = Combination(lambda xp: (1.0,))
 
 
 # --- one of two outcomes ---------------------------------------------------------------------------------------------

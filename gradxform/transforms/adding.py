@@ -18,7 +18,7 @@ from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
-from gradxform.numerics.elementwise import plus
+from gradxform.numerics.elementwise import weighted
 
 
 @factory(weight_decay=number)
@@ -69,7 +69,9 @@ def add_decayed_weights(weight_decay: Scalar, *, cautious: bool = False) -> Grad
             g.check_real("add_decayed_weights(..., cautious=True)", "a complex number has no sign")
         dense = g.dense()
         params = align.beside(dense, context.params, "add_decayed_weights", "parameters")
-        return dense.written(_decayed_cautiously if cautious else plus, params, numbers=[weight_decay])
+        if cautious:
+            return dense.written(_decayed_cautiously, params, numbers=[weight_decay])
+        return dense.written(weighted, params, numbers=[None, weight_decay])
 
     return stateless(rule, needs=("params",), stage="decay")
 

@@ -14,7 +14,7 @@ from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import plus, weighted
+from gradxform.numerics.elementwise import weighted
 
 
 class EmaState(NamedTuple):
@@ -69,7 +69,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, weights = g.dense(), advanced(g, state.count), shares(g, decay)
-        new, averages = blend(dense, weighted, state.ema, "ema: the averages", weights, context)
+        new, averages = blend(dense, state.ema, "ema: the averages", weights, context)
         divisor, by = state.divisor, None
         if not static(decay):
             total = g.backend.compute(_weight, divisor, *weights)
@@ -147,8 +147,8 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
         dense, now = g.dense(), between(g, decay, 0.0, 1.0)
-        new, traces = blend(dense, plus, state.trace, "trace: the traces", [now], context)
-        out = dense.written(plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
+        new, traces = blend(dense, state.trace, "trace: the traces", [None, now], context)
+        out = dense.written(weighted, new, numbers=[None, now]) if nesterov else shown(dense, new, context)
         return out, TraceState(traces)
 
     return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
@@ -201,8 +201,8 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, amplitude, 0.0, math.inf)
         weights = g.backend.compute(_weights, state.count, *shares(g, decay))
-        new, averages = blend(dense, weighted, state.average, "grokfast: the averages", weights, context)
-        return dense.written(plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
+        new, averages = blend(dense, state.average, "grokfast: the averages", weights, context)
+        return dense.written(weighted, new, numbers=[None, most]), GrokfastState(advanced(g, state.count), averages)
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 

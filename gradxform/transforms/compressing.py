@@ -11,7 +11,7 @@ from gradxform.core.foreign import inside
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import plus
+from gradxform.numerics.elementwise import weighted
 from gradxform.transforms.across import check_whole
 
 
@@ -139,7 +139,7 @@ def error_feedback(tx: Any) -> GradientTransformation:
     def rule(g: Tree, state: ErrorFeedbackState, context: Context) -> tuple[Tree, ErrorFeedbackState]:
         dense = g.dense()
         old, errors = align.of_state(dense, state.error, "error_feedback: the errors")
-        whole = dense.given(dense.mapped(plus, old)).lent()  # read again below
+        whole = dense.given(dense.mapped(weighted, old, numbers=[None, None])).lent()  # read again below
         out, kept = tx.rule(whole, state.inner, context)
         errors_of = dict(zip(dense.chosen, old, strict=True))
         before, given = [errors_of[i] for i in out.chosen], [whole.leaves[i] for i in out.chosen]

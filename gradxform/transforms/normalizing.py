@@ -14,7 +14,7 @@ from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, sums_dtype
-from gradxform.numerics.elementwise import plus
+from gradxform.numerics.elementwise import weighted
 from gradxform.transforms import units
 
 
@@ -225,7 +225,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
         if unlike:
             wide = backend.elementwise(formulas.same, [[own[k] for k in unlike]], ())
             params = put(params, unlike, backend.cast([params[k] for k in unlike], wide))
-        rest = dense.given(backend.elementwise(plus, [params, own], (), multiples), applied=False)
+        rest = dense.given(backend.elementwise(weighted, [params, own], (None, None), multiples), applied=False)
         place = {i: k for k, i in enumerate(dense.chosen)}
         index = tuple(place.get(i, 0) for i in range(len(dense.leaves)))
         return rest.scaled(backend.compute(_restoring, cosines, index=index))

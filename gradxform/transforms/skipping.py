@@ -23,7 +23,7 @@ from gradxform.core.transform import (
 )
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import weighted
 from gradxform.transforms.spikes import SkipSpikesState
 
 
@@ -262,7 +262,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         due = compute(_is_held, count) if flushes else compute(_is_last, count, every=every)
         known = static(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
-        total = dense.mapped(_sum, old, numbers=[unit], out=into)
+        total = dense.mapped(weighted, old, numbers=[unit, None], out=into)
 
         given: list[Any] = []
 
@@ -339,9 +339,6 @@ def check_waits(what: str, tx: GradientTransformation) -> None:
     """Reject a transformation without a window."""
     if not tx.traits.waits:
         raise TypeError(f"{what}: {tx!r} has no accumulate(...), so that no gradients wait to be applied")
-
-
-_sum = Combination(lambda xp, unit: (unit, 1.0))
 
 
 def _is_last(xp: Any, count: Array, *, every: int) -> Array:

@@ -12,11 +12,10 @@ from support import FRAMEWORKS, array, tensors
 import gradxform as gx
 from gradxform.backend.host import kernels, threads
 from gradxform.backend.host.namespace import NUMPY
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import weighted
 
 MANY = 5000
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 3.4e38, -1.0]
-SUM = Combination(lambda xp: (1.0, 1.0))
 
 
 def numbers(seed: int, dtype: Any, shape: Any = MANY) -> Any:
@@ -56,9 +55,9 @@ def test_selection_keeps_every_bit() -> None:
 def test_a_sum_is_the_same_in_blocks(dtype: str) -> None:
     x, y = (numbers(seed, dtype, 1 << 17) for seed in (0, 1))
     with np.errstate(all="ignore"):
-        (found,) = kernels.of_leaves(SUM, [[x], [y]], [], [None], {})
+        (found,) = kernels.of_leaves(weighted, [[x], [y]], [None, None], [None], {})
         cut = [(x[i : i + 999], y[i : i + 999]) for i in range(0, 1 << 17, 999)]
-        small = [kernels.of_leaves(SUM, [[x], [y]], [], [None], {})[0] for x, y in cut]
+        small = [kernels.of_leaves(weighted, [[x], [y]], [None, None], [None], {})[0] for x, y in cut]
         kind = np.result_type(dtype, np.float32)
         np.testing.assert_array_equal(found, x.astype(kind) + y.astype(kind))
     np.testing.assert_array_equal(found, np.concatenate(small))
@@ -87,8 +86,8 @@ def test_a_tree_is_the_same_with_threads(dtype: str, monkeypatch: pytest.MonkeyP
     def thirds(xp: Any, x: Any, y: Any, a: Any) -> Any:
         return xp.where(xp.iota(x) % 3 == 1, 0.0, x + a * y)
 
-    formula = Combination(lambda xp, a: (1.0, a)) if dtype == "float64" else thirds
-    run = functools.partial(kernels.of_leaves, formula, [first, second], [0.9], [None] * len(shapes), {})
+    given = (weighted, [first, second], [None, 0.9]) if dtype == "float64" else (thirds, [first, second], [0.9])
+    run = functools.partial(kernels.of_leaves, *given, [None] * len(shapes), {})
     monkeypatch.setattr(threads, "_count", lambda: 1)
     wanted = run()
     monkeypatch.setattr(threads, "_count", lambda: 2)

@@ -18,7 +18,7 @@ from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
 from gradxform.backend.protocol import Backend, Columns, Given, Row
 from gradxform.numerics import Array, norms, ranking, sums_dtype
-from gradxform.numerics.elementwise import Combination, Formula, weights_of
+from gradxform.numerics.elementwise import Formula, weighted, weights_of
 from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
@@ -64,7 +64,7 @@ def of_leaves(
     """
     rows, leaves = list(zip(*columns, strict=True)), columns[0]
     out: list[Any] = [None] * len(rows)
-    sums = isinstance(formula, Combination)  # then a leaf takes few calls
+    sums = formula is weighted  # then a leaf takes few calls
     with np.errstate(all="ignore"):
         for (factor, _), small in threads.together(leaves, list(map(_kind, rows, factors))) if not sums else ():
             joined = [np.concatenate([column[i] for i in small], axis=None) for column in columns]
@@ -141,8 +141,8 @@ def _empty(leaf: Any, dtype: Any) -> Any:
 def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
     """Return the kernel of a formula of real elements, in a dtype of sums: "f" or "d"."""
     dtype = np.dtype(kind)
-    if isinstance(formula, Combination):
-        weights = weights_of(formula, NUMPY, numbers, factor)
+    if formula is weighted:
+        weights = weights_of(NUMPY, numbers, factor)
         return functools.partial(_combined, dtype, [_steps(by, dtype, len(weights) == 1) for by in weights])
     given = [dtype.type(number) for number in numbers]
 
@@ -158,7 +158,7 @@ def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
     """Return what to multiply by: nothing for a weight of one, unless the product is to be a copy."""
     if getattr(weight, "ndim", 0):
         return [np.array(weight, dtype)]
-    known = float(weight)
+    known = 1.0 if weight is None else float(weight)
     if known == 1.0 and not alone:
         return []
     return [np.array(step, dtype) for step in (known_steps(known) if dtype.char == "f" else [known])]
