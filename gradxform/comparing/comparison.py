@@ -5,27 +5,27 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradxform.comparing import mapping
-from gradxform.comparing.align.alignment import Alignment, align
+from gradxform.comparing.align.alignment import align
 from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding
 from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Distance, distance, distances, of_norms, stored_as
-from gradxform.comparing.rounding import Judged, Row, arithmetic_of, judge
+from gradxform.comparing.rounding import Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
 
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(eq=False)
+class Comparison(Evidence):
     """What `compare` returns.
 
     Example:
@@ -43,34 +43,19 @@ class Comparison:
         Higham, Accuracy and stability of numerical algorithms, 2002.
     """
 
-    a: Recording
-    b: Recording
-    steps: list[int]
-    """The steps that both have."""
-    alignment: Alignment
-    rows: Mapping[str, Mapping[int, Row]]
-    """The distance of each pair, by tree and step."""
-    judged: Mapping[str, Judged]
-    """What rounding explains, by tree."""
-    findings: list[Finding]
+    findings: list[Finding] = field(init=False)
     """The diagnosis, first things first."""
-    tolerance: float | None = None
-    """The largest relative distance that was allowed; None for what rounding explains."""
+
+    def __post_init__(self) -> None:
+        """Makes the diagnosis."""
+        super().__post_init__()
+        with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
+            self.findings = diagnose(self)
 
     @property
     def within(self) -> bool:
         """Whether rounding, or the tolerance, explains all differences."""
         return not any(finding.is_fault for finding in self.findings)
-
-    @property
-    def pairs(self) -> list[Pair]:
-        """The leaves that belong together, in the order of the network."""
-        return self.alignment.pairs
-
-    @property
-    def tree(self) -> str:
-        """The tree that is shown: the first of gradients, updates and parameters that both have."""
-        return next(tree for tree in TREES if tree in self.rows)
 
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""
@@ -193,10 +178,7 @@ def _compared(
             dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
             arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in (a, b)], dtypes)
             judged[tree] = judge(rows[tree], arithmetic, tolerance, modules)
-    evidence = Evidence(a, b, steps, alignment, rows, judged, losses, tolerance is not None)
-    with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
-        findings = diagnose(evidence)
-    return Comparison(a, b, steps, alignment, rows, judged, findings, tolerance)
+    return Comparison(a, b, steps, alignment, rows, judged, losses, tolerance)
 
 
 def _loss(recording: Recording, step: int) -> float:

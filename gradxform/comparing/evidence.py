@@ -1,4 +1,4 @@
-"""What the rules of the diagnosis look at: two recordings, aligned and measured."""
+"""Two recordings side by side, aligned and measured: what the rules of the diagnosis look at."""
 
 from __future__ import annotations
 
@@ -10,18 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.comparing import constants
 from gradxform.comparing.align.alignment import Alignment
-from gradxform.comparing.constants import (
-    ALIKE,
-    BETTER,
-    CHANCE,
-    CLOSE,
-    EXACT,
-    EXPLAINED,
-    FACTOR_UNITS,
-    PROVING,
-    SAME_FACTOR,
-)
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import apart, reals
 from gradxform.comparing.mapping import Pair, View, module_of
@@ -62,30 +52,30 @@ class Evidence:
     a: Recording
     b: Recording
     steps: list[int]
+    """The steps that both have."""
     alignment: Alignment
     rows: Mapping[str, Mapping[int, Row]]
+    """The distance of each pair, by tree and step."""
     judged: Mapping[str, Judged]
+    """What rounding explains, by tree."""
     losses: Mapping[int, tuple[float, float]]
     """The losses of both, at the steps at which both recorded one."""
-    tolerated: bool = False
-    """Whether the user has said how large a difference may be."""
+    tolerance: float | None = None
+    """The largest relative distance that was allowed; None for what rounding explains."""
 
     def __post_init__(self) -> None:
-        """Finds the tree and the step at which the runs part; None if rounding explains all."""
-        parted = [(self.judged[tree].first, tree) for tree in ("gradients", "updates") if tree in self.judged]
-        first = min((step for step, _ in parted if step is not None), default=None)
-        trees = [tree for step, tree in parted if step == first]
-        self.step, self.tree = first, next(iter([*trees, *self.judged]))
-        self.named: set[str] = set()  # the leaves that findings have named so far
+        """Finds the step and the tree at which the runs part: no step and the first tree if rounding explains all."""
+        firsts = {tree: judged.first for tree, judged in self.judged.items()}
+        self.step = min((step for step in firsts.values() if step is not None), default=None)
+        self.tree = next(tree for tree, first in firsts.items() if first == self.step)
         self.values = not (self.a.norms_only or self.b.norms_only)
-        self.sides = (self._side(0, "A", "B", self.a), self._side(1, "B", "A", self.b))
+        self.sides = self._side(0, self.a), self._side(1, self.b)
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 
-    def _side(self, place: int, name: str, other: str, recording: Recording) -> Side:
-        paths = (self.alignment.alone_a, self.alignment.alone_b)[place]
-        step, tree = self.steps[0], "gradients"
-        alone = [path for path in paths if tree in self.rows and path in recording.shapes(step, tree)]
+    def _side(self, place: int, recording: Recording) -> Side:
+        paths = (self.alignment.alone_a, self.alignment.alone_b)[place] if "gradients" in self.rows else []
+        alone = [path for path in paths if path in recording.shapes(self.steps[0], "gradients")]
         near: dict[str, list[int]] = {}
         for i, pair in enumerate(self.pairs) if alone else ():
             near.setdefault(module_of(pair.views[place].path), []).append(i)
@@ -95,7 +85,8 @@ class Evidence:
             for i in near.get(module_of(path), ())
             if self._is_second(recording, path, self.pairs[i].views[place])
         }
-        return Side(place, name, other, recording, [path for path in alone if path not in seconds], seconds)
+        alone = [path for path in alone if path not in seconds]
+        return Side(place, "AB"[place], "BA"[place], recording, alone, seconds)
 
     def _is_second(self, recording: Recording, path: str, view: View) -> bool:
         """Whether the first gradient of a leaf is that of another one."""
@@ -107,18 +98,18 @@ class Evidence:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The aligned leaves."""
+        """The leaves that belong together, in the order of the network."""
         return self.alignment.pairs
-
-    @property
-    def row(self) -> Row:
-        """The distances at the step where the runs part, or at the first."""
-        return self.rows[self.tree][self.at]
 
     @property
     def at(self) -> int:
         """The step where the runs part, or the first."""
         return self.steps[0] if self.step is None else self.step
+
+    @property
+    def row(self) -> Row:
+        """The distances there."""
+        return self.rows[self.tree][self.at]
 
     @property
     def begins(self) -> bool:
@@ -128,7 +119,7 @@ class Evidence:
     @property
     def bad(self) -> list[int]:
         """The pairs that rounding does not explain there."""
-        return [] if self.step is None else self.judged[self.tree].bad[self.step]
+        return self.judged[self.tree].bad.get(self.at, [])
 
     @property
     def limit(self) -> float:
@@ -136,7 +127,7 @@ class Evidence:
         return self.judged[self.tree].allowed[self.at]
 
     @property
-    def worst(self) -> int:
+    def worst_pair(self) -> int:
         """The pair with the largest difference of them."""
         return max(self.bad, key=lambda i: self.distance(i).relative)
 
@@ -219,8 +210,8 @@ class Evidence:
                 continue
             found, other, size = times * a + added, times * a if rate else a, float(np.linalg.norm(b))
             ratio = (size / float(np.linalg.norm(found))) ** (1 if abs(times) > 1 else -1)
-            near = BETTER * apart(found, b) < apart(other, b) * min(1.0, size / float(np.linalg.norm(other)))
-            if near or (not rate and abs(ratio - 1) < SAME_FACTOR < abs(abs(times) - 1)):
+            near = constants.BETTER * apart(found, b) < apart(other, b) * min(1.0, size / float(np.linalg.norm(other)))
+            if near or (not rate and abs(ratio - 1) < constants.SAME_FACTOR < abs(abs(times) - 1)):
                 held.append(step)
             number = float(a @ b) / float(a @ a)
             if apart(number * a, b) <= self.slack:
@@ -241,28 +232,21 @@ class Evidence:
             return None
         one, other = self.losses[step]
         if not (math.isfinite(one) and math.isfinite(other)):
-            return 0.0 if math.isnan(one) == math.isnan(other) and str(one) == str(other) else math.inf
+            return 0.0 if str(one) == str(other) else math.inf
         scale = max((abs(x) for pair in self.losses.values() for x in pair if math.isfinite(x)), default=0.0)
-        if not scale:
-            return 0.0
         moved = 0.0
         if "gradients" in self.rows and "parameters" in self.rows:
             rows = zip(self.rows["gradients"][step], self.rows["parameters"][step], strict=True)
             moved = math.fsum(
                 max(g.norm_a, g.norm_b) * p.difference for g, p in rows if g is not None and p is not None
             )
-        apart = abs(one - other) - moved
-        judged = self.judged[self.tree]
-        return max(0.0, apart / scale) if apart > judged.allowed[step] * scale else 0.0
-
-    def loss_tells(self, step: int) -> bool:
-        """Whether losses that differ at a step mean more than parameters that differ: they were recorded, or begin."""
-        return step == self.steps[0] or "parameters" in self.rows
+        gap = abs(one - other) - moved
+        return gap / scale if gap > self.judged[self.tree].allowed[step] * scale else 0.0
 
     def losses_agree(self, step: int) -> bool:
         """Whether the losses are equal but for the rounding of a sum: what differs, differs after them."""
         one, other = self.losses.get(step, (math.nan, math.nan))
-        return abs(one - other) <= CLOSE * self.judged[self.tree].arithmetic.unit * max(abs(one), abs(other))
+        return abs(one - other) <= constants.CLOSE * self.judged[self.tree].arithmetic.unit * max(abs(one), abs(other))
 
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""
@@ -272,26 +256,21 @@ class Evidence:
         """The paths of a few pairs in words."""
         return some(self.labels(places))
 
-    def total(self, step: int, side: Side) -> float:
+    def total(self, step: int, place: int) -> float:
         """The global norm of a run's tree at a step."""
-        return math.hypot(*(d.norms[side.place] for d in self.rows[self.tree][step] if d is not None))
+        return math.hypot(*(d.norms[place] for d in self.rows[self.tree][step] if d is not None))
 
     @property
     def slack(self) -> float:
         """How far factors may be apart that are one."""
-        return max(ALIKE, self.limit / 2)
-
-    def are_parallel(self, places: Sequence[int]) -> bool:
-        """Whether all of these leaves are a number times those of the other run, in enough elements to tell."""
-        return sum(self.distance(i).size for i in places) >= PROVING and all(map(self.is_parallel, places))
-
-    def is_by_chance(self, i: int) -> bool:
-        """Whether one of so many leaves may have a factor by chance, in so few elements."""
-        d = self.distance(i)
-        return (d.left / abs(d.factor - 1)) ** (d.size - 1) * len(self.row) > CHANCE if d.factor != 1 else True
+        return max(constants.ALIKE, self.limit / 2)
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
         d = self.distance(i)
-        explained = max(EXPLAINED * abs(d.factor - 1), FACTOR_UNITS * self.judged[self.tree].arithmetic.unit)
-        return d.left <= min(max(self.limit, EXACT), explained)
+        units = constants.FACTOR_UNITS * self.judged[self.tree].arithmetic.unit
+        return d.left <= min(max(self.limit, constants.EXACT), max(constants.EXPLAINED * abs(d.factor - 1), units))
+
+    def are_parallel(self, places: Sequence[int]) -> bool:
+        """Whether all of these leaves are a number times those of the other run, in enough elements to tell."""
+        return sum(self.distance(i).size for i in places) >= constants.PROVING and all(map(self.is_parallel, places))

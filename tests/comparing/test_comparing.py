@@ -147,3 +147,25 @@ def test_recordings_without_a_tree_in_common(tmp_path: Path) -> None:
 def test_what_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"compare: a must be the folder of a recording, got None"):
         gx.compare(None, tmp_path)  # type: ignore[arg-type]
+
+
+def test_parameters_alone_are_compared_at_each_step(tmp_path: Path) -> None:
+    for name, by in (("a", 0.0), ("b", 0.3)):
+        recorder = gx.record(tmp_path / name)
+        for step in range(4):
+            recorder(step, parameters={"w": G * np.float32(step + 1 + by * (step > 1))})
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    assert not found.within and "part at step 2" in str(found), str(found)
+
+
+def test_a_tolerance_of_zero_beside_rounding(tmp_path: Path) -> None:
+    a = recorded(tmp_path / "a", {0: {"w": G, "v": G[0]}})
+    b = recorded(tmp_path / "b", {0: {"w": G * np.float32(1 + 1e-6), "v": 2 * G[0]}})
+    assert not gx.compare(a, b, tolerance=0).within
+
+
+def test_other_labels_beside_gradients_in_bfloat16(tmp_path: Path) -> None:
+    for name, by in (("a", 0), ("b", 1)):
+        gradients = {"w": (G * (1 + by)).astype(ml_dtypes.bfloat16)}
+        gx.record(tmp_path / name)(0, gradients=gradients, labels=(np.arange(8) + by) % 10)
+    assert "labels differs at step 0" in str(gx.compare(tmp_path / "a", tmp_path / "b"))

@@ -22,12 +22,10 @@ from gradxform.comparing.rules.moved import moved
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run are zero, or single ones are zero or absent."""
     for side in e.sides:
-        step, lost = _without_gradient(e, side)
-        if (
-            e.bad
-            and {*lost} == {*e.bad}
-            and not any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row)
-        ):
+        found = ((step, _without_gradient(e, side.place, step)) for step in e.rows[e.tree])
+        step, lost = next(((step, lost) for step, lost in found if lost or step == e.step), (e.at, []))
+        there = any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row)
+        if e.bad and lost == e.bad and not there:
             text = (
                 f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: either no "
                 "gradient reaches the parameters (a loss that is detached, a graph that is cut), or they are recorded "
@@ -42,24 +40,13 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             yield proven("frozen", text, step, e.labels(lost), {}, explains)
 
 
-def _without_gradient(e: Evidence, side: Side) -> tuple[int, list[int]]:
-    """The first step, up to where the runs part, at which gradients are zero or absent in one run alone; the pairs."""
-    other = e.sides[1 - side.place]
-    for step, row in e.rows[e.tree].items():
-        own, there = (each.recording.shapes(step, e.tree) for each in (side, other))
-        views = [pair.views for pair in e.pairs]
-        lost = [
-            i
-            for i, d in enumerate(row)
-            if (
-                views[i][side.place].path not in own and views[i][other.place].path in there
-                if d is None
-                else step == e.step and i in e.bad and not (d.norms[side.place] or d.nonfinite[side.place])
-            )
-        ]
-        if lost or step == e.step:
-            return step, lost
-    return e.at, []
+def _without_gradient(e: Evidence, place: int, step: int) -> list[int]:
+    """The pairs whose gradients are absent in one run alone, or zero at the step where the runs part."""
+    own, other = (e.sides[k].recording.shapes(step, e.tree) for k in (place, 1 - place))
+    views = [(pair.views[place].path, pair.views[1 - place].path) for pair in e.pairs]
+    bad = [(i, e.distance(i)) for i in e.bad if step == e.step]
+    zero = {i for i, d in bad if not (d.norms[place] or d.nonfinite[place])}
+    return [i for i, (path, partner) in enumerate(views) if i in zero or (path not in own and partner in other)]
 
 
 # --- clips ------------------------------------------------------------------------------------------------------------
@@ -71,25 +58,25 @@ def clip_norm(e: Evidence) -> Iterator[Finding]:
     if not factors or min(factors) <= 0 or not e.are_parallel(e.bad):
         return
     rows = [e.row[i] for i in e.bad], e.row
-    leaves = [[[d.norms[side.place] for d in row if d is not None] for side in e.sides] for row in rows]
-    found = list(_limits(e, "clip_norm", "each gradient by its norm", "leaves", *leaves)) if len(factors) > 1 else []
-    if not found and spread(factors) <= e.slack:
+    leaves = [[[d.norms[place] for d in row if d is not None] for place in (0, 1)] for row in rows]
+    found = _limits(e, "clip_norm", "each gradient by its norm", "leaves", *leaves) if len(factors) > 1 else None
+    if found is None and spread(factors) <= e.slack:
         steps = e.judged[e.tree].bad, e.rows[e.tree]
-        totals = [[[e.total(at, side) for at in x] for side in e.sides] for x in steps]
-        found = list(_limits(e, "clip_global_norm", "by the global norm", "steps", *totals))
-    yield from found
+        totals = [[[e.total(at, place) for at in x] for place in (0, 1)] for x in steps]
+        found = _limits(e, "clip_global_norm", "by the global norm", "steps", *totals)
+    if found is not None:
+        yield found
 
 
 def _limits(
     e: Evidence, kind: str, how: str, units: str, values: list[list[float]], every: list[list[float]]
-) -> Iterator[Finding]:
+) -> Finding | None:
     """Norms of both runs, where they differ and all of them: equal ones in a run in which none is larger are a limit.
 
     A norm below the limit tells a clip from a normalization.
     """
     if len(values[0]) > 1 and all(spread(norms) <= constants.SAME_NORM for norms in values):
-        yield _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
-        return
+        return _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
     for side in e.sides[::-1]:
         own, others, norms = values[side.place], values[1 - side.place], every[side.place]
         limit = max(own) if units == "leaves" else own[0]
@@ -109,16 +96,19 @@ def _limits(
             )
         else:
             one, other = e.losses.get(e.at, (0.0, 0.0))[:: 1 if side.place else -1]
-            also = other > one * (1 + constants.ALIKE) > 0
-            larger = f" (the loss is {number(other / one)} times larger too)" if also else ""
+            larger = (
+                f" (the loss is {number(other / one)} times larger too)"
+                if other > one * (1 + constants.ALIKE) > 0
+                else ""
+            )
             text = (
                 f"{side.name} has the {'global ' * (units == 'steps')}norm {number(limit)} in {len(own)} {units}, even "
                 f"where it is smaller in {side.other} ({number(min(others))}): either {side.name} clips gradients that "
                 f"are larger before the clip{larger}, or it normalizes them."
             )
         labels = e.labels(e.bad) if units == "leaves" else ()
-        yield Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
-        return
+        return Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
+    return None
 
 
 def _is_spared(norms: Sequence[float], limit: float) -> bool:
@@ -134,7 +124,7 @@ def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, cert
 
 def clip_value(e: Evidence) -> Iterator[Finding]:
     """Several elements have a limit in one run, none exceeds it, and clipping the other to it makes them equal."""
-    for side in e.sides[::-1] if e.bad and e.values else ():
+    for side in e.sides[::-1]:
         own, other = side.place, 1 - side.place
         limit, highest = (max(d.largest[place] for d in e.row if d is not None) for place in (own, other))
         if not limit or any(e.distance(i).largest[other] <= limit for i in e.bad):
@@ -166,7 +156,7 @@ def spread(values: Any) -> float:
 
 def factor(e: Evidence) -> Iterator[Finding]:
     """All gradients are one number times as large in B."""
-    if e.step is None or not set(e.bad) >= set(e.significant) or not e.are_parallel(e.significant):
+    if not set(e.bad) >= set(e.significant) or not e.are_parallel(e.significant):
         return
     factors = np.array([e.distance(i).factor for i in e.significant])
     found = float(np.median(factors))
@@ -192,27 +182,24 @@ def _times(e: Evidence, found: float) -> Finding:
             "scale or a schedule that changes, or a mean over another number of tokens or examples in each batch."
         )
         return Finding("factor", text, e.at, (), {"factor": found})
-    small = [e.total(step, e.sides[large == "A"]) for step in held]
+    small = [e.total(step, large == "A") for step in held]
     after = next((step for step in e.later if step > e.at), None)
     no_clip = after in held and any(abs(norm - small[0]) > constants.CLIPPED * small[0] for norm in small)
     hint = _hint(e, times)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
-    clip = "" if no_clip else ", or all clipped together"
-    scale = (
-        "either {}a loss scale that is not undone, or a sum over microbatches or devices in one and a mean in the other"
-    )
+    scale = "a loss scale that is not undone, or a sum over microbatches or devices in one and a mean in the other"
+    scale += "" if no_clip else ", or all clipped together"
     one, other = e.losses.get(e.at, (0.0, 0.0))
     loss = other / one if one else math.nan
     summed = abs(loss - found) <= e.slack * abs(found)
-    if math.isnan(loss):
-        text += f": {scale.format(f'the loss is {means}, or ')}{clip}. Recorded losses would tell."
-    elif summed:
+    if summed:
         text += f", and so is the loss: it is {means}."
+    elif math.isnan(loss):
+        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
     elif abs(loss - 1) <= e.slack:
-        text += f", and the losses are equal: {scale.format('')}{clip}."
+        text += f", and the losses are equal: either {scale}."
     else:
-        otherwise = scale.format("it is reported otherwise than it is used, or ")
-        text += f", and the loss {number(loss)} times: {otherwise}{clip}."
+        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
     return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
 
 
@@ -238,12 +225,9 @@ def _hint(e: Evidence, times: float) -> str:
 
 def weight_decay(e: Evidence) -> Iterator[Finding]:
     """Gradients of B that are k times those of A plus r times the parameters, in all leaves or in some."""
-    if not e.values or e.step is None or not all(e.has(i, "parameters", e.step) for i in e.bad):
-        return
-    leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.step)[0])] for i in e.bad}
-    leaves = {i: leaf for i, leaf in leaves.items() if leaf[1].any() and np.isfinite(leaf[1]).all()}
-    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= constants.FEWEST and a.any()}
-    if not large or len(leaves) < len(e.bad):
+    there = [i for i in e.bad if e.has(i, "parameters", e.at)]
+    leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.at)[0])] for i in there}
+    if any(i not in leaves or not leaves[i][1].any() or not np.isfinite(leaves[i][1]).all() for i in e.bad):
         return
 
     def off(i: int, times: float, rate: float) -> float:
@@ -251,8 +235,9 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         a, b, p = leaves[i]
         return apart(times * a + rate * p, b)
 
+    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= constants.FEWEST and a.any()}
     fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
-    decayed = [i for i in large if e.distance(i).left > constants.BETTER * off(i, *fits[i])]
+    decayed = [i for i in fits if e.distance(i).left > constants.BETTER * off(i, *fits[i])]
     if not decayed:
         return
     times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
@@ -274,34 +259,51 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or adds toward other values, such "
         f"as its initial ones.{_over(e, held)}{'' if certain else ' A second step would decide.'}"
     )
-    yield Finding("weight_decay", text, e.step, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
+    yield Finding("weight_decay", text, e.at, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
 
 
 # --- single leaves ----------------------------------------------------------------------------------------------------
 
 
-def tied(e: Evidence) -> Iterator[Finding]:
-    """A leaf whose gradient in one run is the sum of two in the other, which has it twice."""
-    for side in e.sides if e.values and e.step is not None and e.tree == "gradients" else ():
-        shapes = side.recording.shapes(e.at, e.tree)
-        for path in (path for path in side.alone if path in shapes):
-            extra: Any = np.asarray(side.recording.read(e.at, e.tree, path), np.float64)
-            for i in e.bad:
-                one, other = e.arrays(i)[:: -1 if side.place else 1]
-                sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
-                if any(apart(whole, other) <= max(e.limit, constants.EXACT) for whole in sums):
-                    label = e.pairs[i].label
-                    whose = f"whose gradient is the sum of the two in {side.name}"
-                    text = f"{label} and {path} are tied in {side.other}, {whose}."
-                    yield proven("tied", text, e.at, (label, path), {}, frozenset([i]))
-                    return
+def scaled(e: Evidence) -> Iterator[Finding]:
+    """Single leaves that are a number times as large in B, and have elements enough to tell."""
+    parallel = [(i, e.distance(i)) for i in e.bad if e.is_parallel(i)]
+    large = [(i, d) for i, d in parallel if d.size >= constants.PROVING and d.factor != 1]
+    # one of so many leaves may have a factor by chance, in so few elements
+    chances = [min(1.0, d.left / abs(d.factor - 1)) ** (d.size - 1) * len(e.row) for _, d in large]
+    factors = {i: d.factor for (i, d), by in zip(large, chances, strict=True) if by <= constants.CHANCE}
+    most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
+    why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
+    for i, times in factors.items():
+        is_sign, label = abs(times + 1) < constants.WHOLE, e.pairs[i].label
+        own = f"is {number(times)} times as large in B: a factor of its own{why}"
+        what = "has the opposite sign in B." if is_sign else own
+        text = f"The gradient of {label} {what}{_over(e, e.held([i], times)[0])}"
+        kind = "leaf_sign" if is_sign else "leaf_factor"
+        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=is_sign or not most)
 
 
-def missing(e: Evidence) -> Iterator[Finding]:
-    """Leaves with a gradient that one run does not have at all."""
+def permuted(e: Evidence) -> Iterator[Finding]:
+    """Leaves whose values stand in other places in B."""
+    for i in e.bad:
+        d = e.distance(i)
+        is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
+        found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
+        if found is not None:
+            label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
+            yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))
+
+
+def alone(e: Evidence) -> Iterator[Finding]:
+    """Leaves with a gradient that one run does not have at all, or has as a part of another."""
     unaligned: list[tuple[str, str]] = []
     for side in e.sides:
-        there = [path for path in side.alone if path not in e.named]
+        ties = {path: i for path in side.alone if (i := _tie(e, side, path)) is not None}
+        for path, i in ties.items():
+            label = e.pairs[i].label
+            text = f"{label} and {path} are tied in {side.other}, whose gradient is the sum of the two in {side.name}."
+            yield proven("tied", text, e.at, (label, path), {}, frozenset([i]))
+        there = [path for path in side.alone if path not in ties]
         lacking = [path for path in there if path not in e.alignment.not_aligned]
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
@@ -317,27 +319,14 @@ def missing(e: Evidence) -> Iterator[Finding]:
         yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset())
 
 
-def scaled(e: Evidence) -> Iterator[Finding]:
-    """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    large = [i for i in e.bad if e.values and e.distance(i).size >= constants.PROVING]
-    factors = {i: e.distance(i).factor for i in large if e.is_parallel(i) and not e.is_by_chance(i)}
-    most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
-    why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
-    for i, times in factors.items():
-        is_sign, label = abs(times + 1) < constants.WHOLE, e.pairs[i].label
-        own = f"is {number(times)} times as large in B: a factor of its own{why}"
-        what = "has the opposite sign in B." if is_sign else own
-        text = f"The gradient of {label} {what}{_over(e, e.held([i], times)[0])}"
-        kind = "leaf_sign" if is_sign else "leaf_factor"
-        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=is_sign or not most)
-
-
-def permuted(e: Evidence) -> Iterator[Finding]:
-    """Leaves whose values stand in other places in B."""
-    for i in e.bad if e.values else ():
-        d = e.distance(i)
-        is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
-        found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
-        if found is not None:
-            label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
-            yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))
+def _tie(e: Evidence, side: Side, path: str) -> int | None:
+    """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
+    if not e.values or path not in side.recording.shapes(e.at, e.tree):
+        return None
+    extra: Any = np.asarray(side.recording.read(e.at, e.tree, path), np.float64)
+    for i in e.bad:
+        one, other = e.arrays(i)[:: -1 if side.place else 1]
+        sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
+        if any(apart(whole, other) <= max(e.limit, constants.EXACT) for whole in sums):
+            return i
+    return None

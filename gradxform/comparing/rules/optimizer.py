@@ -19,19 +19,17 @@ _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 
 
 class Moves(NamedTuple):
-    """How the parameters of a leaf move from one recorded step to the next, and the gradients before; of a sample."""
+    """How the parameters of a leaf move from one recorded step to the next; of a sample."""
 
     a: Any
     b: Any
     parameter: Any
     apart: float
-    """How far the gradients are apart, in the median of their elements."""
+    """How far the gradients before are apart, in the median of their elements."""
+    gap: float
+    """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
 
-    def gap(self, unit: float) -> float:
-        """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
-        scale = np.maximum(np.abs(self.a), np.abs(self.b))
-        return float(np.median((np.abs(self.a - self.b) - 8 * unit * np.abs(self.parameter)) / scale))
-
+    @property
     def part(self) -> tuple[float, float]:
         """The part of the parameters by which moves differ, and what is left then of the difference."""
         apart, size = self.b - self.a, float(np.vdot(self.parameter, self.parameter))
@@ -41,10 +39,9 @@ class Moves(NamedTuple):
 
     def is_part(self, unit: float) -> bool:
         """Whether moves differ by a part of the parameters, however small; in float32, 1 - rate is rounded."""
-        rate, left = self.part()
-        return (
-            len(self.a) >= constants.LARGE and left**2 < constants.UNLIKE and abs(rate) > constants.DECAY_UNITS * unit
-        )
+        rate, left = self.part
+        enough = abs(rate) > constants.DECAY_UNITS * unit and len(self.a) >= constants.LARGE
+        return enough and left**2 < constants.UNLIKE
 
 
 class Parting(NamedTuple):
@@ -66,33 +63,34 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
         one, other = e.samples(i, "gradients", step)
         before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
         a, b = (x - y for x, y in zip(before, later, strict=True))
-        large = np.maximum(np.abs(a), np.abs(b)) > constants.ROOM * unit * np.maximum(np.abs(before[0]), 1e-30)
+        p, scale = before[0], np.maximum(np.abs(a), np.abs(b))
+        large = scale > constants.ROOM * unit * np.maximum(np.abs(p), 1e-30)
         exact = large & (np.abs(one) > constants.CANCELS * np.sqrt((one**2).mean()))
         if exact.any():
-            apart = float(np.median(np.abs(one - other)[exact] / np.abs(one)[exact]))
-            found[i] = Moves(a[exact], b[exact], before[0][exact], apart)
+            apart = np.median((np.abs(one - other) / np.abs(one))[exact])
+            gap = np.median(((np.abs(a - b) - 8 * unit * np.abs(p)) / scale)[exact])
+            found[i] = Moves(a[exact], b[exact], p[exact], float(apart), float(gap))
     return found
 
 
 def _parting(e: Evidence) -> Parting | None:
     """Where parameters move apart though the gradients agree, if they do."""
-    if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
-        return None
-    unit, middle = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
-    least = max(middle, e.judged["gradients"].arithmetic.budget)
-    apart: dict[int, float] = {}
+    unit, typical = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
+    least = max(typical, e.judged["gradients"].arithmetic.budget)
+    limits: dict[int, float] = {}
     for step, after in itertools.pairwise(e.steps):
         if e.step is not None and step >= e.step:
             return None
         found = _moves(e, step, after, unit)
-        gaps = {i: move.gap(unit) for i, move in found.items()}
-        apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
-        limits = {i: constants.AMPLIFIED * apart[i] for i in found}
-        middle = max(middle, float(np.median([move.apart for move in found.values()] or [0.0])))
+        limits |= {
+            i: max(limits.get(i, 0.0), constants.AMPLIFIED * max(least, move.apart)) for i, move in found.items()
+        }
+        typical = max(typical, float(np.median([move.apart for move in found.values()] or [0.0])))
         # gradients in bfloat16 (limit 1) have errors in any direction
-        bad = [i for i, move in found.items() if gaps[i] > limits[i] or (limits[i] < 1 and move.is_part(unit))]
-        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > constants.AMPLIFIED * middle:
-            bad = [i for i, gap in gaps.items() if gap > constants.AMPLIFIED * middle]
+        bad = [i for i, move in found.items() if move.gap > limits[i] or (limits[i] < 1 and move.is_part(unit))]
+        gaps = {i: move.gap for i, move in found.items()}
+        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > constants.AMPLIFIED * typical:
+            bad = [i for i, gap in gaps.items() if gap > constants.AMPLIFIED * typical]
         if bad:
             return Parting(step, after, found, bad)
         if step != e.steps[0]:
@@ -103,7 +101,7 @@ def _parting(e: Evidence) -> Parting | None:
 
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    found = _parting(e)
+    found = _parting(e) if {"gradients", "parameters"} <= set(e.rows) else None
     if found is not None:
         made = (rule(e, found) for rule in (_still, _settings, _decoupled, _factor, _unknown))
         yield from itertools.islice(filter(None, made), 1)
@@ -123,26 +121,22 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
 def _still(e: Evidence, at: Parting) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in e.sides:
-        moving = [i for i, move in at.moves.items() if (move.a, move.b)[side.place].any()]
+        moving = {i for i, move in at.moves.items() if (move.a, move.b)[side.place].any()}
         still = [i for i in at.bad if i not in moving]
         if not still:
             continue
-        moved = {
-            later: any(_has_moved(e, i, side.place, step, later) for i in still)
-            for step, later in itertools.pairwise(e.steps)
-        }
-        pattern = list(moved.values())
-        begun = next((later for later, has_moved in moved.items() if has_moved and later > at.after), None)
-        periods = range(2, len(pattern) // 2 + 1)
-        period = next((n for n in periods if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
+        pattern = [any(_has_moved(e, i, side.place, *steps) for i in still) for steps in itertools.pairwise(e.steps)]
+        later = (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after)
+        begun, count = next(later, None), len(pattern)
+        periods = range(2, count // 2 + 1)
+        period = next((n for n in periods if pattern == [k % n == 0 for k in range(1, count + 1)]), 0)
         if period:
             why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
         elif begun is not None:
             why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
-        elif moving:
-            why = "frozen there, or the optimizer does not have it"
         else:
-            why = "frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)"
+            yet = "no step is taken yet (a warm-up from zero, gradients that are accumulated)"
+            why = f"frozen there, or {'the optimizer does not have it' if moving else yet}"
         names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", begun and at.after
         text = f"{names} in {side.name} from step {at.step} to {end or e.steps[-1]}, though it has a gradient: {why}."
         certain = bool(period or (moving and begun is None))
@@ -181,9 +175,9 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs, budget = _runs(e, at.bad), e.arithmetic("parameters").budget
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
-    pair = nearest(*candidates) if runs and all(candidates) else ()
+    pair = nearest(*candidates) if runs and all(candidates) else None
     found = list(_differences(*pair)) if pair else []
-    if not found:
+    if pair is None or not found:
         return None
     kind, _, numbers = found[0]
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
@@ -209,12 +203,11 @@ def _is_proven(setting: Setting, count: int, budget: float) -> bool:
     return count > 1 and setting.error <= budget and not alike
 
 
-_BETAS = "betas are", "{0:g} and {1:g}"
 _NUMBERS = {
     "SGD": ("momentum is", "{0:g}"),
     "Adagrad": ("sum of squares begins with", "{2:g}"),
     "RMSprop": ("decay is", "{1:g}"),
-    **dict.fromkeys(("Adam", "Lion"), _BETAS),
+    **dict.fromkeys(("Adam", "Lion"), ("betas are", "{0:g} and {1:g}")),
 }
 """What is told of the betas, or the start, of a family."""
 _PLACES = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
@@ -227,23 +220,26 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         return
     if a.counted != b.counted:
         first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
-        text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
+        text = f"Adam's bias correction counts the first step {_beside(*first)}"
         yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
     (words, one), (_, other) = _told(a), _told(b)
     if one != other:
-        text = f"the {words} {one} in A{',' if ' and ' in one else ' and'} {other} in B"
-        yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
+        yield "optimizer", f"the {words} {_beside(one, other)}", {"a": a.beta1, "b": b.beta1}
     if a.nesterov != b.nesterov:
         yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
     if _differ(a.epsilon, b.epsilon, constants.SAME_EPSILON) or (a.place != b.place and a.epsilon):
-        yield "epsilon", f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B", {"a": a.epsilon, "b": b.epsilon}
+        yield "epsilon", f"epsilon is {_beside(_epsilon(a), _epsilon(b))}", {"a": a.epsilon, "b": b.epsilon}
     if _differ(a.l2, b.l2, constants.SAME_DECAY) or _differ(a.decay, b.decay, constants.SAME_DECAY):
         yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
     count = max(len(a.rates), len(b.rates), 1)
     rates = zip(*(setting.rates or (setting.rate,) * count for setting in (a, b)), strict=True)
     if any(_differ(one, other, constants.SAME_RATE) for one, other in rates):
-        text = f"the learning rate is {_rate(a)} in A and {_rate(b)} in B"
+        text = f"the learning rate is {_beside(_rate(a), _rate(b))}"
         yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
+
+
+def _beside(one: str, other: str) -> str:
+    return f"{one} in A{',' if ' and ' in one else ' and'} {other} in B"
 
 
 def _differ(a: float, b: float, by: float) -> bool:
@@ -275,10 +271,9 @@ def _epsilon(setting: Setting) -> str:
 
 def _decay(setting: Setting) -> str:
     if setting.decay:
-        beside = "" if setting.family == "SGD" and not setting.beta1 else ", beside the gradient, as AdamW does"
         return (
-            f"decays its parameters by {setting.decay:.3g} of themselves at each step{beside} (a weight decay of "
-            f"{setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
+            f"decays its parameters by {setting.decay:.3g} of themselves at each step, beside the gradient (a weight "
+            f"decay of {setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
         )
     added = f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
     return added if setting.l2 else "does not decay its parameters"
@@ -286,7 +281,7 @@ def _decay(setting: Setting) -> str:
 
 def _decoupled(e: Evidence, at: Parting) -> Finding | None:
     """Moves that differ by one number times the parameters, the same in all leaves."""
-    rates, left = zip(*(at.moves[i].part() for i in at.bad), strict=True)
+    rates, left = zip(*(at.moves[i].part for i in at.bad), strict=True)
     rate = float(np.median(rates)) / (at.after - at.step)
     if max(left) > 1 / constants.BETTER or max(rates) - min(rates) > abs(np.median(rates)) / constants.BETTER:
         return None

@@ -17,13 +17,12 @@ from gradxform.comparing.rules.moved import moved
 
 def offset(e: Evidence) -> Iterator[Finding]:
     """Gradients of each step in A that are those of a later, or an earlier, step in B."""
-    if e.step != e.steps[0] or not e.values or not e.bad:
-        return
-    shift, steps = _shift(e, e.tree, [sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)], e.limit)
+    shifts = [sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)]
+    shift, steps = _shift(e, e.tree, shifts, e.limit) if e.begins else (0, [])
     if shift:
         text = (
-            f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
-            f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
+            f"The recordings count their steps otherwise: the {e.tree} of step {e.at} in A are those of step "
+            f"{e.at + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
         )
         yield proven("offset", text, e.at, (), {"steps": shift})
 
@@ -37,17 +36,8 @@ def _shift(e: Evidence, tree: str, shifts: Sequence[int], limit: float) -> tuple
     return 0, []
 
 
-def nonfinite(e: Evidence) -> Iterator[Finding]:
-    """NaN or an infinity in one run that the other does not have, before the runs part otherwise."""
-    yield from (found for found in _nonfinite(e) if e.step is None or found.step <= e.step)
-
-
-def later_nonfinite(e: Evidence) -> Iterator[Finding]:
-    """The same after the runs have parted: a remark."""
-    yield from (replace(found, is_fault=False) for found in _nonfinite(e) if e.step is not None and found.step > e.step)
-
-
-def _nonfinite(e: Evidence) -> Iterator[Finding]:
+def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
+    """NaN or an infinity in one run alone, before the runs part otherwise; later ones are a remark."""
     steps = [(step, place, tree) for place, tree in enumerate(TREES) if tree in e.rows for step in e.rows[tree]]
     for step, _, tree in sorted(steps):
         row = e.rows[tree][step]
@@ -62,28 +52,23 @@ def _nonfinite(e: Evidence) -> Iterator[Finding]:
                 f"{counts[1]} in B, {where}."
             )
         else:
-            run, other = ("A", "B") if counts[0] else ("B", "A")
+            run, other = "AB" if counts[0] else "BA"
             text = f"NaN or infinity begins in {run} at step {step}, {where}; {other} is finite there."
-        yield proven("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
+        found = proven("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
+        if later == (e.step is not None and step > e.step):
+            yield replace(found, is_fault=not later)
         return
 
 
 def data(e: Evidence) -> Iterator[Finding]:
     """Batches that both recorded, and that hold other values at the step where the runs part."""
-    if e.step is None or not e.values:
-        return
-    for name, one, other in batches(e, e.step):
-        if _same(one, other, e.limit):
-            continue
-        if one.dtype.kind in "iu" and other.dtype.kind in "iu":
-            text = f"{name} differs at step {e.step}: the runs see other data, or in another order."
-        else:
-            text = (
-                f"{name} differs at step {e.step}: if it goes into the network, the runs see other data or prepare it "
-                "otherwise; if it comes out of it, the runs part before their gradients do."
-            )
-        yield proven("data", text, e.step)
-        return
+    name = next((name for name, one, other in batches(e, e.at) if not _same(one, other, e.limit)), None)
+    if name is not None:
+        text = (
+            f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or in another "
+            "order, or prepare it otherwise; if it comes out of it, the runs part before their gradients do."
+        )
+        yield proven("data", text, e.at)
 
 
 def batches(e: Evidence, step: int) -> Iterator[tuple[str, Any, Any]]:
@@ -102,7 +87,8 @@ def _same(one: Any, other: Any, limit: float) -> bool:
     if abs(one.ndim - other.ndim) == 1:
         long, short = (one, other) if one.ndim > other.ndim else (other, one)
         if long.shape[:-1] == short.shape:
-            return bool(np.array_equal(np.sort(long.argmax(-1), axis=None), np.sort(short, axis=None)))
+            one, other = long.argmax(-1), short
+    limit = 0.0 if one.dtype.kind + other.dtype.kind in ("ii", "iu", "ui", "uu") else limit
     return one.size == other.size and _same_values(one, other, limit)
 
 
@@ -113,29 +99,27 @@ def _same_values(one: Any, other: Any, limit: float) -> bool:
     return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
 
 
-def _late(e: Evidence) -> Finding | None:
+def late_parameters(e: Evidence) -> Iterator[Finding]:
     """Parameters of each step in one run that are those of the next step in the other, while the gradients agree."""
-    if e.step is not None or len(e.steps) < 3 or not e.values:
-        return None
-    gap, limit = e.steps[1] - e.steps[0], e.apart("parameters", e.steps[0], e.steps[0]) / constants.NEARER
-    shift, _ = _shift(e, "parameters", (gap, -gap), limit) if limit else (0, [])
-    run = "A" if shift > 0 else "B"
-    text = (
-        f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other run: {run} "
-        "records its parameters after the optimizer's step, the other before it."
-    )
-    return proven("late_parameters", text, e.steps[0]) if shift else None
+    if e.step is None and "parameters" in e.rows and len(e.steps) > 2:
+        gap, first = e.steps[1] - e.steps[0], e.steps[0]
+        limit = e.apart("parameters", first, first) / constants.NEARER
+        shift, _ = _shift(e, "parameters", (gap, -gap), limit) if limit else (0, [])
+        run = "A" if shift > 0 else "B"
+        text = (
+            f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other run: "
+            f"{run} records its parameters after the optimizer's step, the other before it."
+        )
+        if shift:
+            yield proven("late_parameters", text, first)
 
 
 def initial(e: Evidence) -> Iterator[Finding]:
     """Parameters that differ at the first step that was recorded."""
-    rows, step = e.rows.get("parameters"), e.steps[0]
-    if rows is None or e.step not in (None, step):  # they agreed long enough for the gradients to agree
+    step = e.steps[0]
+    if "parameters" not in e.rows or e.step not in (None, step):  # they agreed long enough for the gradients to agree
         return
-    if (late := _late(e)) is not None:
-        yield late
-        return
-    row, limit = rows[step], constants.COPIES * e.arithmetic("parameters").unit
+    row, limit = e.rows["parameters"][step], constants.COPIES * e.arithmetic("parameters").unit
     there = {i: d for i, d in enumerate(row) if d is not None}
     far = [i for i, d in there.items() if e.pairs[i].sure >= constants.SURE and d.relative > limit]
     bad = [i for i in far if not _is_sum(e, i, limit)]
@@ -143,23 +127,22 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
     largest = max(there[i].relative for i in bad)
-    weights = [i for i in bad if e.has(i, "parameters", step) and there[i].size > 1]
-    arrays = {i: e.arrays(i, "parameters", step) for i in weights}
-    others = [i for i in weights if abs(cosine(*arrays[i])) < constants.OTHER_SEED]
-    ways = ((i, found[1]) for i in weights if (found := moved(*arrays[i], limit=constants.WHOLE)) is not None)
+    arrays = {i: e.arrays(i, "parameters", step) for i in bad if e.values and there[i].size > 1}
+    others = [i for i in arrays if abs(cosine(*arrays[i])) < constants.OTHER_SEED]
+    ways = ((i, found[1]) for i in arrays if (found := moved(*arrays[i], limit=constants.WHOLE)) is not None)
     place, way = next(ways, (None, ""))
     if place is None:
         same = (i for i in others if len(np.unique(arrays[i][0])) > 1 and _same_values(*arrays[i], constants.EXACT))
         place, way = next(same, None), "with its elements in another order, such as of gates or rows"
-    why = f" by up to {number(100 * largest)} %"
+    most_are_others = 2 * len(others) > len(arrays)
     if place is not None:
         text = f"The {what} differ: {e.pairs[place].label} in B is A's {way}. {len(bad)} of {len(row)} leaves differ."
     else:
-        if 2 * len(others) > len(weights):
-            why = ": other seeds or initializers, or weights that were not copied"
+        why = ": other seeds or initializers, or weights that were not copied"
+        why = why if most_are_others else f" by up to {number(100 * largest)} %"
         text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {e.some(bad)}."
     # Parameters after one step look like this: the next ones of the other run tell, from the third step on.
-    may_be_late = place is None and 2 * len(others) <= len(weights) and len(bad) == len(row) and len(e.steps) < 3
+    may_be_late = place is None and not most_are_others and len(bad) == len(row) and len(e.steps) < 3
     if may_be_late:
         text += " Either they start so, or one run records them after its step: a third step would decide."
     values = {"leaves": len(bad), "relative": largest}

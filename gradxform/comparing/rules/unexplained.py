@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +11,7 @@ from gradxform.comparing import constants
 from gradxform.comparing.evidence import Evidence, few
 from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import cosine
-from gradxform.comparing.measuring import Distance, stored_as
+from gradxform.comparing.measuring import stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
 
@@ -22,8 +21,8 @@ _STEPS, _LEAVES = 12, 16
 
 def losses(e: Evidence) -> Iterator[Finding]:
     """Losses that rounding does not explain, at a step at which it explains the gradients."""
-    before = [step for step in e.steps if not e.tolerated and (e.step is None or step < e.step)]
-    for step in itertools.islice(filter(e.loss_gap, before), 1):
+    step = next((step for step in e.steps if step == e.step or e.loss_gap(step)), e.step)
+    if step != e.step and step is not None:
         one, other = unequal(*e.losses[step])
         text = (
             f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the loss "
@@ -36,7 +35,7 @@ def losses(e: Evidence) -> Iterator[Finding]:
 def dtypes(e: Evidence) -> Iterator[Finding]:
     """One run in a lower precision, by its dtypes: a remark on what is taken for rounding."""
     one, other = (coarsest(side.dtypes(e.steps[0], e.tree).values()) for side in (e.a, e.b))
-    if one != other and not e.tolerated:
+    if one != other:
         judged = e.judged[e.tree].arithmetic
         text = (
             f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {judged.budget:.2g} are "
@@ -47,8 +46,7 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
-    known = e.tolerated or ("parameters" in e.rows and e.values)
-    if not e.begins and not known and 2 * len(e.bad) > len(e.significant):
+    if not e.begins and not ("parameters" in e.rows and e.values) and 2 * len(e.bad) > len(e.significant):
         text = (
             f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: other optimizers, other "
             "data, or rounding that has grown. Record parameters in both runs (parameters=), and batches, to decide."
@@ -64,28 +62,24 @@ def grown(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part where their parameters and losses still agree: rounding has crossed a kink, or grown.
 
     A ReLU or a maximum whose input is rounded to the other side of its kink changes a gradient, and no loss. A fault
-    that begins later either shows in the loss, or is one that another rule proves.
+    that begins later either shows in the loss, or is one that another rule proves. In half precision, inputs are
+    rounded over their kinks at any step, for a few leaves.
     """
-    if e.step is None or e.tolerated or any(e.distance(i).apart for i in e.bad):
+    arithmetic, gap = e.judged[e.tree].arithmetic, e.loss_gap(e.at)
+    half = arithmetic.unit >= BY_NAME["float16"].unit and _apart(e) <= arithmetic.grown
+    few_of_half = half and len(e.bad) <= len(e.significant) / 4
+    agree = gap == 0 or (gap is None and not set(e.significant) <= set(e.bad))
+    if any(e.distance(i).apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
         return
-    gap, agree = e.loss_gap(e.step), set(e.significant) - set(e.bad)
-    if (e.begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
-        return
-    known = [words for words, there in (("the parameters", "parameters" in e.rows), ("the losses", gap == 0)) if there]
-    text = (
-        f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
-        f"{e.distance(e.worst).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} still agree: "
-        "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
-        "belong to two trainings and tell nothing."
-    )
-    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
-
-
-def _few_of_half(e: Evidence) -> bool:
-    """Whether few leaves part, and little: in half precision inputs are rounded over their kinks at any step."""
-    arithmetic = e.judged[e.tree].arithmetic
-    half = arithmetic.unit >= BY_NAME["float16"].unit and len(e.bad) <= len(e.significant) / 4
-    return half and _apart(e) <= arithmetic.grown
+    if _parameters_agree(e):
+        known = ["the parameters"] * ("parameters" in e.rows) + ["the losses"] * (gap == 0)
+        text = (
+            f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, "
+            f"by {e.distance(e.worst_pair).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} "
+            "still agree: rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other "
+            "side. Later steps belong to two trainings and tell nothing."
+        )
+        yield Finding("grown", text, e.at, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
 
 
 def _apart(e: Evidence) -> float:
@@ -93,23 +87,23 @@ def _apart(e: Evidence) -> float:
     return max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
 
 
-def _parameters_agree(e: Evidence, step: int) -> bool:
+def _parameters_agree(e: Evidence) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
-    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
+    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < e.at)
     before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
-    limit, far = max(e.judged[e.tree].arithmetic.grown, constants.AMPLIFIED * before), []
+    far = []
     for i in few(e.significant, _LEAVES):
-        if e.has(i, "parameters", first) and e.has(i, "parameters", step):
-            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
+        if e.has(i, "parameters", first) and e.has(i, "parameters", e.at):
+            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", e.at)
             a, b = (end - start for start, end in zip(starts, ends, strict=True))
             far.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
-    return not far or float(np.median(far)) <= limit
+    return not far or float(np.median(far)) <= max(e.judged[e.tree].arithmetic.grown, constants.AMPLIFIED * before)
 
 
 def data_order(e: Evidence) -> Iterator[Finding]:
     """The gradients of one step are nearest to those of another step in the other run."""
     steps = list(e.rows[e.tree])[:_STEPS]
-    if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
+    if any(True for _ in batches(e, e.at)):
         return
     places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
     sides = list(zip(*(e.sampled(places, e.tree, step) for step in steps), strict=True))
@@ -123,19 +117,19 @@ def data_order(e: Evidence) -> Iterator[Finding]:
             f"{steps[i]} in A are nearest to those of step {steps[j]} in B (cosine {number(like[i, j])}, and "
             f"{number(own[i])} with their own). Record batches to decide."
         )
-        yield Finding("data_order", text, e.step, (), {"steps": len(others)})
+        yield Finding("data_order", text, e.at, (), {"steps": len(others)})
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
     stored = [stored_as(side.recording, e.tree, e.at) for side in e.sides]
     for side, own, other in zip(e.sides, stored, stored[::-1], strict=True):
-        if e.step is not None and own and own != other and _rounding(e):
+        if own and own != other and _rounding(e):
             text = (
                 f"{side.name} computes in {own}: most of its gradients are {own} numbers, kept as float32. The "
                 "differences have the size of its rounding."
             )
-            yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit}, is_certain=True)
+            yield proven("precision", text, e.at, (), {"unit": BY_NAME[own].unit})
             return
 
 
@@ -144,96 +138,81 @@ def _rounding(e: Evidence) -> str:
     return next((name for name in ("TF32", "bfloat16") if _apart(e) <= BY_NAME[name].budget), "")
 
 
-_SEEN = {
-    "precision": "The differences have the size of {fits} rounding and no direction: either one run computes in lower "
-    "precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an epsilon).",
-    "constant": "The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
-    "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and n - 1 "
-    "in the other.",
-    "unrelated": "The gradients of step {step} point elsewhere (cosine {cosine}), and their norms are alike (B/A "
-    "{ratio}): either dropout or augmentation in one{data}, or another computation (a mask, an axis of a softmax, an "
-    "activation, a layer in its other mode).",
-    "unknown": "{begin}, and no rule knows their cause.",
-}
-
-
 def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
-    unit, fits = e.judged[e.tree].arithmetic.unit, _rounding(e)
-    small = [] if e.tolerated or not e.values else e.significant
-    places = e.bad or [i for i in small if e.distance(i).relative > constants.CLOSE * unit]
-    distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2
-    similarity, ratio = _together(e)
-    largest, directions = max((d.relative for d in distances), default=0.0), _directions(distances)
-    directed, finite = max(directions) >= constants.DIRECTED, not any(d.apart for d in distances)
-    if many and fits and e.values and e.begins and not directed:
-        kind = "precision"
-    elif directed and largest < constants.SMALL and e.values and not e.tolerated and finite:
-        kind = "constant" if e.bad or np.median(directions) >= constants.DIRECTED else ""
-    elif many and e.values and similarity < constants.UNRELATED and 0.5 < ratio < 2:
-        kind = "unrelated"
-    else:
-        kind = "unknown" if e.bad else ""
-    if not kind:
+    unit, fits, exact = e.judged[e.tree].arithmetic.unit, _rounding(e), e.tolerance is None
+    measured = exact and e.values
+    small = [i for i in e.significant if measured and e.distance(i).relative > constants.CLOSE * unit]
+    places = e.bad or small
+    if not places:
         return
-    recorded = e.bad and any(True for _ in batches(e, e.at))  # and equal: `data` comes first
-    text = _SEEN[kind].format(
-        fits="TF32 or float16" if fits == "TF32" else fits,
-        largest=largest,
-        step=e.at,
-        cosine=number(similarity),
-        ratio=number(ratio),
-        data="" if recorded else ", or other batches or labels",
-        begin="The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences",
-    )
+    distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2 and e.values
+    large = [d for d in distances if d.size >= constants.LARGE] or distances
+    there = [d for d in large if d.difference and d.norm_a]
+    # between differences and gradients; low for rounding, which has no direction
+    directions = [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
+    largest, directed = max(d.relative for d in distances), max(directions) >= constants.DIRECTED
+    one, other = (e.total(e.at, place) for place in (0, 1))
+    parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None) if one and other else [1]
+    similarity, ratio = math.fsum(parts), other / one if one else 0.0
+    if many and fits and e.begins and not directed:
+        kind = "precision"
+        text = (
+            f"The differences have the size of {'TF32 or float16' if fits == 'TF32' else fits} rounding and no "
+            "direction: either one run computes in lower precision, in whole or in part, or a part of the network "
+            "differs a little (an approximate GELU, an epsilon)."
+        )
+    elif directed and largest < constants.SMALL and measured and not any(d.apart for d in distances):
+        if not e.bad and np.median(directions) < constants.DIRECTED:
+            return
+        kind = "constant"
+        text = (
+            f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: either another "
+            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
+            "and n - 1 in the other."
+        )
+    elif many and similarity < constants.UNRELATED and 0.5 < ratio < 2:
+        kind, data = "unrelated", "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels"
+        text = (
+            f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}), and their norms are alike "
+            f"(B/A {number(ratio)}): either dropout or augmentation in one{data}, or another computation (a mask, an "
+            "axis of a softmax, an activation, a layer in its other mode)."
+        )
+    elif e.bad:
+        begin = "Rounding does not explain the differences" if exact else "The differences exceed the tolerance"
+        kind, text = "unknown", f"{begin}, and no rule knows their cause."
+    else:
+        return
     numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
     yield Finding(kind, text + _where_to_look(e), e.at, e.labels(places), numbers)
 
 
-def _directions(distances: list[Distance]) -> list[float]:
-    """The cosines between differences and gradients of leaves: low for rounding, which has no direction."""
-    large = [d for d in distances if d.size >= constants.LARGE] or distances
-    there = [d for d in large if d.difference and d.norm_a]
-    return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
-
-
-def _together(e: Evidence) -> tuple[float, float]:
-    """The cosine of all gradients together, and the ratio of their norms."""
-    one, other = (e.total(e.at, side) for side in e.sides)
-    if not one or not other:
-        return 1.0, 0.0
-    parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None)
-    return math.fsum(parts), other / one
-
-
 def _where_to_look(e: Evidence) -> str:
     """When it began, and where to look, by the losses."""
-    text = (
+    since = (
         f" {_agreed(e)}: either something changes then (a schedule, a phase of training, the data), or the optimizers "
         "move the parameters otherwise after it."
     )
-    text = "" if e.begins else text
-    if e.loss_tells(e.at) and e.loss_gap(e.at):
+    since = "" if e.begins else since
+    if e.loss_gap(e.at) and (e.begins or "parameters" in e.rows):  # else the parameters may differ
         one, other = unequal(*e.losses[e.at])
-        return f"{text} The losses differ too ({one} and {other}): look at the way forward, and the loss."
-    if e.losses_agree(e.at):
-        text += (
-            " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
-            "then at what changes a loss little."
-        )
-    return text
+        return f"{since} The losses differ too ({one} and {other}): look at the way forward, and the loss."
+    look = (
+        " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
+        "then at what changes a loss little."
+    )
+    return since + (look if e.losses_agree(e.at) else "")
 
 
 def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
     """The first step and leaf at which runs part; without a known cause, also which leaves still agree."""
-    if e.step is not None:
-        count = sum(d is not None for d in e.row)
-        text = (
-            f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
-            f"{e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
-            f"{'' if any(finding.is_certain for finding in found) else _after(e)}."
-        )
-        yield proven("where", text, e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
+    count = sum(d is not None for d in e.row)
+    text = (
+        f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
+        f"{e.distance(e.worst_pair).relative:.2g}, in {e.pairs[e.worst_pair].label}"
+        f"{'' if any(finding.is_certain for finding in found) else _after(e)}."
+    )
+    yield proven("where", text, e.at, e.labels(e.bad), {}, frozenset(), is_fault=False)
 
 
 def _after(e: Evidence) -> str:
@@ -242,7 +221,7 @@ def _after(e: Evidence) -> str:
     last = max(e.bad)
     after = [e.distance(i).relative for i in e.significant if i > last]
     ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
-    unit = e.judged[e.tree].arithmetic.unit
-    if not ordered or not after or max(after) > constants.CLOSE * unit or not e.losses_agree(e.at):
+    close = constants.CLOSE * e.judged[e.tree].arithmetic.unit
+    if not ordered or not after or max(after) > close or not e.losses_agree(e.at):
         return ""
     return f"; the losses and all leaves after {e.pairs[last].label}, nearer to the loss, agree"
