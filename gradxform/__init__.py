@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
-    from gradxform.comparing.comparison import Comparison, compare
+    from gradxform.comparing.compare import compare
+    from gradxform.comparing.comparison import Comparison
     from gradxform.comparing.findings import Finding
     from gradxform.functions.convert import from_numpy, rename_from_torch, to_numpy
     from gradxform.recording.recorder import Recorder, record
@@ -161,7 +162,7 @@ _LATER = {
     "Comparison": "comparing.comparison",
     "Finding": "comparing.findings",
     "Recorder": "recording.recorder",
-    "compare": "comparing.comparison",
+    "compare": "comparing.compare",
     "from_numpy": "functions.convert",
     "record": "recording.recorder",
     "rename_from_torch": "functions.convert",

@@ -134,7 +134,7 @@ def assert_same_gradients(
     Source:
         Higham, Accuracy and stability of numerical algorithms, 2002.
     """
-    from gradxform.comparing.comparison import compare
+    from gradxform.comparing.compare import compare
 
     found = compare(a, b, map=map, tolerance=tolerance)
     if not found.within:

@@ -1,31 +1,21 @@
-"""`gx.compare`: two recordings, aligned, measured and diagnosed."""
+"""What a comparison of two recordings consists of."""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
-
-from gradxform.comparing import mapping
-from gradxform.comparing.align.alignment import align
-from gradxform.comparing.diagnosing import diagnose
-from gradxform.comparing.evidence import TREES, Evidence
+from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding
 from gradxform.comparing.mapping import Pair
-from gradxform.comparing.measuring import Distance, distance, distances, of_norms, stored_as
-from gradxform.comparing.rounding import Row, arithmetic_of, judge
+from gradxform.comparing.measuring import Distance
+from gradxform.comparing.rounding import Judged, Row
 from gradxform.recording.reading import Recording
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(eq=False)
-class Comparison(Evidence):
+class Comparison:
     """What `compare` returns.
 
     Example:
@@ -43,19 +33,36 @@ class Comparison(Evidence):
         Higham, Accuracy and stability of numerical algorithms, 2002.
     """
 
-    findings: list[Finding] = field(init=False)
+    a: Recording
+    b: Recording
+    steps: list[int]
+    """The steps that both have."""
+    alignment: Alignment
+    rows: Mapping[str, Mapping[int, Row]]
+    """The distance of each pair, by tree and step."""
+    judged: Mapping[str, Judged]
+    """What rounding explains, by tree."""
+    findings: list[Finding]
     """The diagnosis, first things first."""
-
-    def __post_init__(self) -> None:
-        """Makes the diagnosis."""
-        super().__post_init__()
-        with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
-            self.findings = diagnose(self)
+    tolerance: float | None = None
+    """The largest relative distance that was allowed; None for what rounding explains."""
 
     @property
     def within(self) -> bool:
         """Whether rounding, or the tolerance, explains all differences."""
         return not any(finding.is_fault for finding in self.findings)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The leaves that belong together, in the order of the network."""
+        return self.alignment.pairs
+
+    @functools.cached_property
+    def tree(self) -> str:
+        """The tree in which the runs part first; the first of gradients, updates and parameters if they do not."""
+        parted = {tree: judged.first for tree, judged in self.judged.items()}
+        first = min((step for step in parted.values() if step is not None), default=None)
+        return next(tree for tree, step in parted.items() if step == first)
 
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""
@@ -84,139 +91,3 @@ class Comparison(Evidence):
         if self.a.norms_only or self.b.norms_only:
             what, end = f"norms of {self.tree} differ by", "; the values were not recorded"
         return f"{until} {what} at most {level:.1e}, which {judged.arithmetic.name} explains{end}."
-
-
-def compare(
-    a: str | Path,
-    b: str | Path,
-    *,
-    map: str | Path | Mapping[str, str] | None = None,
-    tolerance: float | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Compare two recordings: where do two runs part, and why?
-
-    Leaves are matched by equal paths, by a map, by the names and layouts of the frameworks, and else by shape and
-    value. Differences that rounding explains, by their size and by how they grow over steps, are told from others. The
-    command `gradxform compare` shows the same as a table, a picture and a page.
-
-    Args:
-        a: the folder of a recording that `record` made.
-        b: the folder of another.
-        map: which leaf of `a` is which of `b`, where names do not tell: a dict from paths, or from modules, or a TOML
-            file as ``gradxform compare --write-map`` writes it.
-        tolerance: the largest distance of a leaf that is allowed, relative to its norm, or to the usual norm in its
-            module if that is larger. By default, what rounding explains.
-        progress: called with the number of steps that are done, and of all.
-
-    Returns:
-        A `Comparison`.
-
-    Raises:
-        ValueError: a folder that is no recording, a file that is cut short or of another version, no step or no leaf
-            in common, NaN everywhere, a map that does not fit.
-
-    Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> import gradxform as gx
-        >>> a, b = tempfile.mkdtemp(), tempfile.mkdtemp()
-        >>> gradient = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
-        >>> gx.record(a)(0, gradients={"0.weight": gradient})
-        >>> gx.record(b)(0, gradients={"dense": {"kernel": -gradient.T}})
-        >>> print(gx.compare(a, b, map={"0": "dense"}).findings[0])
-        All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds.
-
-    Source:
-        Higham, Accuracy and stability of numerical algorithms, 2002.
-    """
-    for name, folder in (("a", a), ("b", b)):
-        if not isinstance(folder, (str, os.PathLike)):
-            raise TypeError(
-                f"compare: {name} must be the folder of a recording, got {folder!r:.80} of type "
-                f"{type(folder).__name__}; write compare('run_a', 'run_b')"
-            )
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(f"compare: tolerance must be at least 0, got {tolerance!r}")
-    try:
-        return _compared(Recording(a), Recording(b), mapping.read(map), tolerance, progress)
-    except ValueError as error:
-        raise ValueError(f"compare: {error}") from error
-
-
-def _compared(
-    a: Recording, b: Recording, given: mapping.Map, tolerance: float | None, progress: Progress | None
-) -> Comparison:
-    steps = [step for step in a.steps if step in set(b.steps)]
-    if not steps:
-        ranges = [f"{side.steps[0]} to {side.steps[-1]}" for side in (a, b)]
-        raise ValueError(f"the recordings have no step in common: A has {ranges[0]}, B has {ranges[1]}")
-    trees = [tree for tree in TREES if tree in a.names(steps[0]) and tree in b.names(steps[0])]
-    if not trees:
-        raise ValueError(
-            f"the recordings have neither {', '.join(TREES)} in common: A has {', '.join(a.names(steps[0]))}, "
-            f"B has {', '.join(b.names(steps[0]))}"
-        )
-    alignment = align(a, b, steps, trees, given)
-    modules = [pair.module for pair in alignment.pairs]
-    rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
-    losses: dict[int, tuple[float, float]] = {}
-    for done, step in enumerate(steps):
-        if progress is not None:
-            progress(done, len(steps))
-        for tree in trees:
-            rows[tree][step] = _row(a, b, alignment.pairs, tree, step)
-        if all(side.shapes(step, "loss").get("") == () for side in (a, b)):
-            losses[step] = _loss(a, step), _loss(b, step)
-        if done and done + 1 < len(steps):  # the first and the last are read again
-            a.close(step)
-            b.close(step)
-    judged = {}
-    for tree in trees:
-        _check_finite(rows[tree], tree)
-        if tree != "parameters" or len(trees) == 1:
-            dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
-            arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in (a, b)], dtypes)
-            judged[tree] = judge(rows[tree], arithmetic, tolerance, modules)
-    return Comparison(a, b, steps, alignment, rows, judged, losses, tolerance)
-
-
-def _loss(recording: Recording, step: int) -> float:
-    """A loss; of recordings of norms alone, its magnitude."""
-    return float(np.asarray(recording.read(step, "loss", ""), np.float64).ravel()[0])
-
-
-def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) -> Row:
-    """The distance of each pair at a step; None where one of the two lacks it."""
-    shapes_a, shapes_b = a.shapes(step, tree), b.shapes(step, tree)
-    there = [i for i, pair in enumerate(pairs) if pair.a.path in shapes_a and pair.b.path in shapes_b]
-    row: list[Distance | None] = [None] * len(pairs)
-
-    def read(i: int) -> tuple[Any, Any]:
-        return a.read(step, tree, pairs[i].a.path), b.read(step, tree, pairs[i].b.path)
-
-    if a.norms_only or b.norms_only:
-        for i in (i for i in there if not any(view.layout.part for view in pairs[i].views)):  # parts have no norms
-            one, other = read(i)
-            size = math.prod(shapes_a[pairs[i].a.path])
-            row[i] = of_norms(_norms(one, a.norms_only), _norms(other, b.norms_only), size)
-        return row
-    arrays = ([view.layout.of(x) for view, x in zip(pairs[i].views, read(i), strict=True)] for i in there)
-    for place, found in distances(arrays):
-        row[there[place]] = found
-    return row
-
-
-def _norms(array: Any, norms_only: bool) -> tuple[float, float]:
-    """The norm and the largest magnitude of a leaf, which one of two recordings may have instead of its values."""
-    if norms_only:
-        return float(array[0]), float(array[1])
-    found = distance(array, array)
-    return (math.nan if found.nonfinite_a else found.norm_a), found.largest_a
-
-
-def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
-    for side in ("a", "b"):
-        there = [d for row in rows.values() for d in row if d is not None and d.size]
-        if there and all(getattr(d, f"nonfinite_{side}") == d.size for d in there):
-            raise ValueError(f"the {tree} of {side.upper()} are NaN or infinite everywhere, at every step")

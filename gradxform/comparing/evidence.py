@@ -1,22 +1,22 @@
-"""Two recordings side by side, aligned and measured: what the rules of the diagnosis look at."""
+"""Two recordings side by side: what the rules of the diagnosis look at."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.align.alignment import Alignment
+from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import apart, reals
-from gradxform.comparing.mapping import Pair, View, module_of
+from gradxform.comparing.mapping import View, module_of
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Arithmetic, Judged, Row, Scale, coarsest, is_noise, scale_of
+from gradxform.comparing.rounding import Arithmetic, Row, Scale, coarsest, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
 
@@ -46,28 +46,15 @@ class Side(NamedTuple):
 
 
 @dataclass(eq=False)
-class Evidence:
-    """Two recordings side by side; arrays are read when they are asked for."""
+class Evidence(Comparison):
+    """A comparison in the making; arrays are read when they are asked for."""
 
-    a: Recording
-    b: Recording
-    steps: list[int]
-    """The steps that both have."""
-    alignment: Alignment
-    rows: Mapping[str, Mapping[int, Row]]
-    """The distance of each pair, by tree and step."""
-    judged: Mapping[str, Judged]
-    """What rounding explains, by tree."""
-    losses: Mapping[int, tuple[float, float]]
+    losses: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """The losses of both, at the steps at which both recorded one."""
-    tolerance: float | None = None
-    """The largest relative distance that was allowed; None for what rounding explains."""
 
     def __post_init__(self) -> None:
-        """Finds the step and the tree at which the runs part: no step and the first tree if rounding explains all."""
-        firsts = {tree: judged.first for tree, judged in self.judged.items()}
-        self.step = min((step for step in firsts.values() if step is not None), default=None)
-        self.tree = next(tree for tree, first in firsts.items() if first == self.step)
+        """Finds the step at which the runs part; None if rounding explains all."""
+        self.step = self.judged[self.tree].first
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = self._side(0, self.a), self._side(1, self.b)
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
@@ -95,11 +82,6 @@ class Evidence:
             return False
         arrays = (reals(recording.read(self.steps[0], "gradients", x)) for x in (path, view.path))
         return apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]
-
-    @property
-    def pairs(self) -> list[Pair]:
-        """The leaves that belong together, in the order of the network."""
-        return self.alignment.pairs
 
     @property
     def at(self) -> int:

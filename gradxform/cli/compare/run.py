@@ -17,7 +17,8 @@ from rich.table import Table
 import gradxform
 from gradxform.cli import writing
 from gradxform.cli.console import progress
-from gradxform.comparing import comparison, mapping
+from gradxform.comparing import mapping
+from gradxform.comparing.compare import compare
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
 from gradxform.comparing.measuring import Distance
@@ -50,7 +51,7 @@ def run(
         writing.check_picture("compare --picture", picture)
     with progress() as shown:
         bar = shown.add_task("steps", total=None)
-        found = comparison.compare(
+        found = compare(
             a, b, map=map_file, tolerance=tolerance, progress=lambda i, n: shown.update(bar, completed=i, total=n)
         )
     console, every = _console(), range(len(found.pairs))
