@@ -6,6 +6,7 @@ Eager JAX pays one dispatch for a tree so, and gets what it gets under `jax.jit`
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax import lax
 
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row
+from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking, rescale
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_jax import private
@@ -106,8 +108,24 @@ class JAX(Plain):
         dtype: str | None,
         **static: Any,
     ) -> list[Any]:
-        """A formula of each leaf's matrices."""
-        return [_of_leaf(formula, leaf, own, dtype, static) for leaf, own in zip(leaves, sides, strict=True)]
+        """A formula of each leaf's matrices; on an Explicit mesh, each device computes its own of equal leaves.
+
+        As many leaves as devices shard their matrices, or a multiple, become one stack, which these devices share: one
+        all-to-all, and one back. XLA divides products on an Auto mesh.
+        """
+        out, groups = list(leaves), dict[Any, list[int]]()
+        for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
+            sharding = jax.typeof(leaf).sharding
+            groups.setdefault((leaf.shape, leaf.dtype, sharding, own), []).append(i)
+        for (_, _, sharding, own), places in groups.items():
+            names = [name for axis in (*own[0], *own[1]) for name in reversed(_names(sharding.spec[axis]))]
+            size = math.prod([sharding.mesh.shape[name] for name in names])
+            shared = places[: len(places) // size * size if names else 0]
+            if shared:
+                out = put(out, shared, _shared(formula, [leaves[i] for i in shared], own, names, dtype, static))
+            for i in places[len(shared) :]:
+                out[i] = _of_leaf(formula, leaves[i], own, dtype, static)
+        return out
 
     @functools.partial(compiled, each=("leaves", "counts"))
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
@@ -185,6 +203,32 @@ def _of_leaf(
     found = matrices.of_leaf(formula, Namespace, leaf, sides, dtype, static)
     merged = max(len(rows), len(columns)) > 1  # a reshape, after which an Auto mesh would replicate the result
     return private.sharded_alike(leaf, found) if merged else found
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    """The axes of a mesh that shard an array's axis."""
+    return part if isinstance(part, tuple) else () if part is None else (part,)
+
+
+def _shared(
+    formula: Callable[..., Any],
+    leaves: Sequence[Any],
+    sides: matrices.Sides,
+    names: Sequence[str],
+    dtype: str | None,
+    static: dict[str, Any],
+) -> list[Any]:
+    """A formula of the matrices of equal leaves, which axes of a mesh share."""
+    own, sharding = dtype_name(leaves[0]), jax.typeof(leaves[0]).sharding
+    over = tuple([tuple([axis + 1 for axis in side]) for side in sides])
+    ways = []
+    for count in range(len(names) + 1):  # one by one, the minor ones first, or XLA would gather
+        moved = tuple(names[:count])
+        rest = [tuple([name for name in _names(part) if name not in moved]) or None for part in sharding.spec]
+        ways.append(sharding.update(spec=_Spec(moved or None, *rest)))
+    stack = functools.reduce(_reshard, ways, Namespace.cast(jnp.stack(leaves), dtype or own))
+    made = functools.reduce(_reshard, ways[::-1], matrices.of_leaf(formula, Namespace, stack, over, dtype, static))
+    return list(Namespace.cast(made, own))
 
 
 _reshard: Callable[..., Any] = jax.sharding.reshard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,14 @@ class _Told(torch.autograd.Function):
             "no derivative flows through the norm or the sum of what several processes hold, as of a DTensor; detach() "
             "the gradients before they are transformed"
         )
+
+
+def all_to_all(sent: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], group: Any) -> list[torch.Tensor]:
+    """Send a tensor to each process of a group, and receive one of a known shape from each."""
+    flat, counts = torch.cat([x.reshape(-1) for x in sent]), list(map(math.prod, shapes))
+    found = flat.new_empty(sum(counts))
+    distributed.all_to_all_single(found, flat, counts, [x.numel() for x in sent], group=group)
+    return [x.reshape(shape) for x, shape in zip(found.split(counts), shapes, strict=True)]
 
 
 def axis_index(axis: Any) -> int:

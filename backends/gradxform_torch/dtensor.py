@@ -110,14 +110,44 @@ class Torch(Kernels):
     def of_matrices(
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
-        """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
+        """A formula of each leaf's matrices; each process computes its own leaves, and the results travel once.
+
+        Two all-to-alls move a round of leaves that one mesh dimension shards, one leaf for each of its processes.
+        Other leaves whose matrices are sharded are gathered, one after the other.
+        """
         if not any_sharded(leaves):
             return super().of_matrices(formula, leaves, sides, dtype, **static)
-        out = []
-        for leaf, own in zip(leaves, sides, strict=True):
-            gathered = replicated(leaf, (*own[0], *own[1]))
-            out.append(alongside(leaf, _of_matrices(self, formula, [gathered], [own], dtype, **static)[0]))
+        out = list(leaves)
+        for places in _rounds(leaves, sides):
+            some, over = [leaves[i] for i in places], [sides[i] for i in places]
+            if len(places) > 1:
+                made = self._by_owners(formula, some, over, dtype, static)
+            else:
+                gathered = replicated(some[0], (*over[0][0], *over[0][1]))
+                made = [alongside(some[0], _of_matrices(self, formula, [gathered], over, dtype, **static)[0])]
+            out = put(out, places, made)
         return out
+
+    def _by_owners(
+        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, static: dict[str, Any]
+    ) -> list[Any]:
+        """A formula of the matrices of a round: the n-th process of a mesh dimension computes the n-th leaf."""
+        (dim,), mesh = _dims(leaves[0], sides[0]), leaves[0].device_mesh
+        size, rank, group = mesh.size(dim), mesh.get_coordinate()[dim], mesh.get_group(dim)
+        own = list(map(local, leaves))
+        kind = own[0].dtype if dtype is None else getattr(torch, dtype)
+        sent = [shard.to(kind) for shard in own] + [own[0].new_empty(0, dtype=kind)] * (size - len(own))
+        if rank >= len(own):
+            back = across.all_to_all(sent, [(0,)] * size, group)
+        else:
+            axis, shape = leaves[rank].placements[dim].dim, list(own[rank].shape)
+            length, most = leaves[rank].shape[axis], -(-leaves[rank].shape[axis] // size)
+            cuts = [max(0, min(most, length - n * most)) for n in range(size)]
+            shards = across.all_to_all(sent, [[*shape[:axis], cut, *shape[axis + 1 :]] for cut in cuts], group)
+            (made,) = super().of_matrices(formula, [torch.cat(shards, axis)], [sides[rank]], dtype, **static)
+            back = made.split(cuts, axis)
+        found = across.all_to_all(back, [shard.shape for shard in sent], group)
+        return [like(*row[:2], row[2].to(row[1].dtype)) for row in zip(leaves, own, found, strict=False)]
 
     # --- numbers of several shards ---------------------------------------------------------------------------------
 
@@ -254,6 +284,35 @@ def _is_split(leaf: Any, mesh: Any, dim: int, axes: Collection[int] | None) -> b
         return False
     axis = axis_of(leaf.placements[dim])
     return axis is not None and (axes is None or axis in [over % leaf.ndim for over in axes])
+
+
+def _dims(leaf: Any, sides: Sides) -> list[int]:
+    """The mesh dimensions that shard a leaf's matrices."""
+    return [dim for dim, p in enumerate(leaf.placements) if axis_of(p) in (*sides[0], *sides[1])]
+
+
+def _rounds(leaves: Row, sides: Sequence[Sides]) -> list[list[int]]:
+    """The places of leaves that the processes of a mesh dimension share, one each; of other leaves one by one.
+
+    Leaves of a round cost about the same, because the processes wait for each other.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
+        over = _dims(leaf, own) if is_sharded(leaf) else []
+        plain = len(over) == 1 and private.split_factor(leaf.placements[over[0]]) is None
+        groups.setdefault((leaf.device_mesh, over[0], leaf.dtype) if plain else i, []).append(i)
+
+    def cost(i: int) -> int:
+        """The multiplications of an iteration."""
+        shorter = min(math.prod([leaves[i].shape[axis] for axis in side]) for side in sides[i])
+        return -leaves[i].numel() * shorter
+
+    rounds = []
+    for key, places in groups.items():
+        count = 1 if isinstance(key, int) else key[0].size(key[1])
+        places.sort(key=cost)
+        rounds += [places[first : first + count] for first in range(0, len(places), count)]
+    return rounds
 
 
 # --- shards, and what belongs to them of other arrays -----------------------------------------------------------------

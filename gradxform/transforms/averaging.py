@@ -267,21 +267,22 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         raise ValueError(f"mars: decay must be below 1, got {decay!r}")
 
     def rule(g: Tree, state: MarsState, context: Context) -> tuple[Tree, MarsState]:
-        dense, backend = g.dense(), g.backend
+        dense = g.dense()
         old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
         most = between(g, gamma, 0.0, math.inf)
-        weights = backend.compute(_of_change, state.count, most, *shares(g, decay))
-        corrected = dense.given(dense.mapped(weighted, old, numbers=weights))
-        narrow = g.factor is not None or g.source.kinds & NARROW
-        own = dense.mapped(formulas.same) if narrow else [dense.leaves[i] for i in dense.chosen]
-        new = backend.copied(own, old if context.owned else None)
+        weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
+        corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
+        new = dense.mapped(formulas.same, out=old if context.owned else None)
         out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 
     return stateful(MarsState, rule, lambda fresh: MarsState(fresh.count(), fresh.zeros()), stage="clip")
 
 
-def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> tuple[Array, Array]:
-    """The weights of the gradient and of the one before."""
-    change = xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
-    return 1.0 + change, -change
+def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> Array:
+    """The weight of the change, zero in the first step."""
+    return xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
+
+
+def _corrected(xp: Any, x: Array, previous: Array, weight: Array) -> Array:
+    return x + weight * (x - previous)

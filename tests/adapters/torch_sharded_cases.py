@@ -21,6 +21,7 @@ import torch
 from drivers import TorchApply, TorchAttach
 from process_groups import agree, collectives, meshes, problems, rank
 from support import array, assert_ulp, furthest, tensors
+from torch.utils.flop_counter import FlopCounterMode
 from trees import gradients
 
 import gradxform as gx
@@ -389,6 +390,42 @@ def _() -> None:
     for placement in (0, 1, replicated(), partial()):
         given = {"matrix": shard(matrix, placement)}
         assert_same(tx(given), {"matrix": wanted["matrix"]}, given, products.budget("jordan", 5))
+
+
+@case("each process iterates its own matrices, and the results travel once", 2, 4)
+def _() -> None:
+    shapes = {"wide": (6, 10), "tall": (13, 5), "square": (8, 8), "few": (1, 9), "same": (6, 10), "stack": (3, 5, 4)}
+    placements = {"stack": 2, "tall": 1}
+    tree = {path: random(*shape, seed=seed) for seed, (path, shape) in enumerate(shapes.items())}
+    given = {path: shard(leaf, placements.get(path, 0)) for path, leaf in tree.items()}
+    for dtype, budget in ((None, products.budget("jordan", 5)), ("bfloat16", 2.0**17)):
+        tx = gx.orthogonalize(axes={"stack": ((1,), (2,)), "*": "torch"}, scale=None, dtype=dtype)
+        assert_same(tx(given), tx(tree), given, budget)
+        rounds = -(-len(shapes) // groups.world())
+        assert counted(lambda tx=tx: tx(given))["alltoall_base_"] == 2 * rounds
+
+    def multiplications(tree: Any) -> int:
+        with FlopCounterMode(display=False) as counter:
+            tx(tree)
+        return counter.get_total_flops()
+
+    every = groups.told(multiplications(given))
+    assert sum(every) == multiplications(tree) and max(every) < 0.75 * sum(every), every
+    torch.compiler.reset()
+    compiled = torch.compile(tx, fullgraph=True, backend="eager")(given)
+    assert_same(compiled, tx(tree), given, budget)
+
+
+@case("matrices of a mesh of two dimensions have owners along the one that shards them", 4)
+def _() -> None:
+    mesh, tx = meshes["square"], gx.orthogonalize(axes={"stack*": ((1,), (2,)), "*": "torch"})
+    tree = {f"{kind}{i}": random(*shape, seed=i) for kind, shape in SIDES.items() for i in range(3)}
+    layouts = {"rows": (replicated(), 0), "columns": (1, replicated()), "both": (0, 1), "stack": (0, 2)}
+    given = {path: shard(leaf, *layouts[path[:-1]], mesh=mesh) for path, leaf in tree.items()}
+    assert_same(tx(given), tx(tree), given, products.budget("jordan", 5))
+
+
+SIDES = {"rows": (6, 10), "columns": (7, 4), "both": (6, 6), "stack": (3, 4, 5)}
 
 
 @case("the largest elements of the whole leaf are found by counting")
