@@ -28,6 +28,8 @@ MATRICES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
     "kernel": ((4, 4, 32, 64), P(None, None, "x", "y"), "keras"),
 }
 """Shapes, shardings, and axes."""
+MANY = 9
+"""Equal leaves: one more than there are devices."""
 
 
 def main(kind: str) -> None:
@@ -42,10 +44,20 @@ def main(kind: str) -> None:
             leaf = jax.device_put(given, NamedSharding(mesh, spec))
             compiled = jax.jit(lambda leaf, tx=tx: tx([leaf])[0]).lower(leaf).compile()
             found = compiled(leaf), tx([leaf])[0]
+            several = [np.roll(given, n) for n in range(MANY)]
+            leaves = [jax.device_put(each, leaf.sharding) for each in several]
+            many = jax.jit(tx).lower(leaves).compile()
+            rows = list(zip(many(leaves), tx(several), strict=True))
             reports[name] = {
                 "traffic": traffic(compiled.as_text()),
                 "off": max(float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted)) for new in found),
                 "spread": all(_is_as(new, leaf) for new in found),
+                "many": {
+                    "products": many.cost_analysis()["flops"] / compiled.cost_analysis()["flops"],
+                    "gathered": traffic(many.as_text()).get("all-gather", 0),
+                    "off": max(float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted)) for new, wanted in rows),
+                    "spread": all(_is_as(new, leaf) for new, _ in rows),
+                },
             }
     print(json.dumps(reports))
 

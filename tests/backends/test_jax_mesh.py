@@ -97,6 +97,10 @@ def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dty
         assert max(found["shard_map off"], found["vmap off"]) <= allowed_off(name, dtype), name
 
 
+DEVICES = {"rows": 4, "columns": 2, "both": 8, "stack": 1, "stack and rows": 2, "kernel": 8}
+"""The devices that shard one leaf's matrices, of a mesh of 4 by 2."""
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_matrices_on_a_mesh(kind: str) -> None:
     done = python("tests/backends/jax_mesh_matrices.py", kind)
@@ -108,6 +112,12 @@ def test_matrices_on_a_mesh(kind: str) -> None:
         assert found["off"] < products.budget("jordan", 5) * 2.0**-24, name
         assert found["spread"], name
         assert gathered <= math.prod(shape), name
+        many, devices = found["many"], DEVICES[name]
+        assert many["off"] < products.budget("jordan", 5) * 2.0**-24 and many["spread"], name
+        assert many["gathered"] <= math.prod(shape), name
+        if kind == "explicit":  # devices share all but what is left over
+            left = matrices.MANY % devices
+            assert many["products"] < (matrices.MANY - left) / devices + left + 0.5, name
         if name == "stack":
             assert found["traffic"] == {}
         elif kind == "auto" and name in ("rows", "columns"):  # products of the shorter side are added up
