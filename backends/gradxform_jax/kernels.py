@@ -220,15 +220,15 @@ def _shared(
 ) -> list[Any]:
     """A formula of the matrices of equal leaves, which axes of a mesh share."""
     own, sharding = dtype_name(leaves[0]), jax.typeof(leaves[0]).sharding
-    over = tuple([tuple([axis + 1 for axis in side]) for side in sides])
+    rows, columns = [tuple([axis + 1 for axis in side]) for side in sides]
     ways = []
     for count in range(len(names) + 1):  # one by one, the minor ones first, or XLA would gather
         moved = tuple(names[:count])
         rest = [tuple([name for name in _names(part) if name not in moved]) or None for part in sharding.spec]
         ways.append(sharding.update(spec=_Spec(moved or None, *rest)))
     stack = functools.reduce(_reshard, ways, Namespace.cast(jnp.stack(leaves), dtype or own))
-    made = functools.reduce(_reshard, ways[::-1], matrices.of_leaf(formula, Namespace, stack, over, dtype, static))
-    return list(Namespace.cast(made, own))
+    made = matrices.of_leaf(formula, Namespace, stack, (rows, columns), dtype, static)
+    return list(Namespace.cast(functools.reduce(_reshard, ways[::-1], made), own))
 
 
 _reshard: Callable[..., Any] = jax.sharding.reshard

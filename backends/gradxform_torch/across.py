@@ -78,7 +78,7 @@ def all_to_all(sent: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], gr
     flat, counts = torch.cat([x.reshape(-1) for x in sent]), list(map(math.prod, shapes))
     found = flat.new_empty(sum(counts))
     distributed.all_to_all_single(found, flat, counts, [x.numel() for x in sent], group=group)
-    return [x.reshape(shape) for x, shape in zip(found.split(counts), shapes, strict=True)]
+    return [x.reshape(shape) for x, shape in zip(torch.split(found, counts), shapes, strict=True)]
 
 
 def axis_index(axis: Any) -> int:

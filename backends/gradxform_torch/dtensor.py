@@ -121,33 +121,13 @@ class Torch(Kernels):
         for places in _rounds(leaves, sides):
             some, over = [leaves[i] for i in places], [sides[i] for i in places]
             if len(places) > 1:
-                made = self._by_owners(formula, some, over, dtype, static)
+                kernel = functools.partial(super().of_matrices, formula, dtype=dtype, **static)
+                made = _by_owners(kernel, some, over, dtype)
             else:
                 gathered = replicated(some[0], (*over[0][0], *over[0][1]))
                 made = [alongside(some[0], _of_matrices(self, formula, [gathered], over, dtype, **static)[0])]
             out = put(out, places, made)
         return out
-
-    def _by_owners(
-        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, static: dict[str, Any]
-    ) -> list[Any]:
-        """A formula of the matrices of a round: the n-th process of a mesh dimension computes the n-th leaf."""
-        (dim,), mesh = _dims(leaves[0], sides[0]), leaves[0].device_mesh
-        size, rank, group = mesh.size(dim), mesh.get_coordinate()[dim], mesh.get_group(dim)
-        own = list(map(local, leaves))
-        kind = own[0].dtype if dtype is None else getattr(torch, dtype)
-        sent = [shard.to(kind) for shard in own] + [own[0].new_empty(0, dtype=kind)] * (size - len(own))
-        if rank >= len(own):
-            back = across.all_to_all(sent, [(0,)] * size, group)
-        else:
-            axis, shape = leaves[rank].placements[dim].dim, list(own[rank].shape)
-            length, most = leaves[rank].shape[axis], -(-leaves[rank].shape[axis] // size)
-            cuts = [max(0, min(most, length - n * most)) for n in range(size)]
-            shards = across.all_to_all(sent, [[*shape[:axis], cut, *shape[axis + 1 :]] for cut in cuts], group)
-            (made,) = super().of_matrices(formula, [torch.cat(shards, axis)], [sides[rank]], dtype, **static)
-            back = made.split(cuts, axis)
-        found = across.all_to_all(back, [shard.shape for shard in sent], group)
-        return [like(*row[:2], row[2].to(row[1].dtype)) for row in zip(leaves, own, found, strict=False)]
 
     # --- numbers of several shards ---------------------------------------------------------------------------------
 
@@ -313,6 +293,26 @@ def _rounds(leaves: Row, sides: Sequence[Sides]) -> list[list[int]]:
         places.sort(key=cost)
         rounds += [places[first : first + count] for first in range(0, len(places), count)]
     return rounds
+
+
+def _by_owners(kernel: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None) -> list[Any]:
+    """A formula of the matrices of a round: the n-th process of a mesh dimension computes the n-th leaf."""
+    (dim,), mesh = _dims(leaves[0], sides[0]), leaves[0].device_mesh
+    size, rank, group = mesh.size(dim), mesh.get_coordinate()[dim], mesh.get_group(dim)
+    own = list(map(local, leaves))
+    kind = own[0].dtype if dtype is None else getattr(torch, dtype)
+    sent = [shard.to(kind) for shard in own] + [own[0].new_empty(0, dtype=kind)] * (size - len(own))
+    if rank >= len(own):
+        back = across.all_to_all(sent, [(0,)] * size, group)
+    else:
+        axis, shape = leaves[rank].placements[dim].dim, list(own[rank].shape)
+        length, most = leaves[rank].shape[axis], -(-leaves[rank].shape[axis] // size)
+        cuts = [max(0, min(most, length - n * most)) for n in range(size)]
+        shards = across.all_to_all(sent, [[*shape[:axis], cut, *shape[axis + 1 :]] for cut in cuts], group)
+        (made,) = kernel([torch.cat(shards, axis)], [sides[rank]])
+        back = made.split(cuts, axis)
+    found = across.all_to_all(back, [shard.shape for shard in sent], group)
+    return [like(*row[:2], row[2].to(row[1].dtype)) for row in zip(leaves, own, found, strict=False)]
 
 
 # --- shards, and what belongs to them of other arrays -----------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
-from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful

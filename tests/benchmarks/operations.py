@@ -202,6 +202,88 @@ def _counts(lowered: Any, moves: Any) -> dict[str, int]:
     return {"moves": len(found), "numbers": numbers, "temporary": compiled.memory_analysis().temp_size_in_bytes}
 
 
+# --- matrices on shards ----------------------------------------------------------------------------------------------
+
+GPT2 = [(2304, 768), (768, 768), (3072, 768), (768, 3072)] * 12
+"""The hidden matrices of GPT-2 small."""
+
+
+def shard_rows() -> list[str]:
+    """What the first of several processes receives and multiplies to orthogonalize DTensors, its share the largest."""
+    import torch
+    from support import python
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    import gradxform as gx
+
+    class Received(TorchDispatchMode):
+        calls = numbers = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if DTensor in types:
+                return NotImplemented
+            found = function(*args, **kwargs or {})
+            if "c10d" in function.namespace and "wait" not in str(function):
+                self.calls += 1
+                self.numbers += (found if isinstance(found, torch.Tensor) else args[0]).numel()
+            return found
+
+    rows, tx = [], gx.orthogonalize(scale=None)
+    for world in (8, 64):
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+        mesh = init_device_mesh("cpu", (world,))
+        shards = [torch.zeros(length // world, width) for length, width in GPT2]
+        leaves = [DTensor.from_local(shard, mesh, [Shard(0)], run_check=False) for shard in shards]
+        for name, trees in (("one matrix at a time", [[leaf] for leaf in leaves]), ("all matrices", [leaves])):
+            with FlopCounterMode(display=False) as products, Received() as received:
+                for tree in trees:
+                    tx(tree)
+            moved, flops = received.numbers * 4 / 1e6, products.get_total_flops() / 1e9
+            rows.append(f"| PyTorch, {world} processes | {name} | {received.calls} | {moved:.3g} | {flops:.4g} |")
+        distributed.destroy_process_group()
+    return rows + json.loads(python("tests/benchmarks/operations.py", "--shards").stdout.splitlines()[-1])
+
+
+def mesh_shards() -> None:
+    """Print the rows of equal matrices on meshes of eight JAX devices as JSON; runs in a subprocess."""
+    import os
+    import re
+
+    os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    import jax
+    import jax_mesh
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    import gradxform as gx
+
+    def counts(leaves: Any, tx: Any) -> tuple[int, float, float]:
+        compiled = jax.jit(tx).lower(leaves).compile()
+        found = jax_mesh.MOVES.findall(re.sub(r"/\*.*?\*/", "", compiled.as_text()))
+        sizes = [
+            math.prod(map(int, dims.split(","))) for shape, _ in found for dims in re.findall(r"\[([\d,]+)\]", shape)
+        ]
+        return len(found), sum(sizes) * 4 / 1e6, compiled.cost_analysis()["flops"] / 1e9
+
+    rows = []
+    for title, axes in (("Explicit", AxisType.Explicit), ("Auto", AxisType.Auto)):
+        grid = jax.make_mesh((8,), ("x",), axis_types=(axes,))
+        spec = NamedSharding(grid, PartitionSpec("x", None))
+        with jax.set_mesh(grid):
+            leaf = jax.ShapeDtypeStruct((512, 512), jax.numpy.float32, sharding=spec)
+            alone, every = (
+                counts([leaf], gx.orthogonalize(scale=None)),
+                counts([leaf] * 16, gx.orthogonalize(scale=None)),
+            )
+            cells = ("one matrix at a time", *[16 * number for number in alone]), ("all matrices", *every)
+            rows += [f"| JAX, {title} mesh | {n} | {k} | {moved:.3g} | {flops:.4g} |" for n, k, moved, flops in cells]
+    print(json.dumps(rows))
+
+
 # --- TensorFlow ------------------------------------------------------------------------------------------------------
 
 FREE = {"Placeholder", "Const", "Identity", "IdentityN", "NoOp", "EnsureShape", "Reshape", "Pack", "Unpack"}
@@ -372,6 +454,14 @@ def page() -> str:
                 *jax_rows(),
             )
         ),
+        "## Matrices on shards",
+        "\n".join(
+            (
+                "| | `orthogonalize` of | collectives | MB received | GFLOP |",
+                "| --- | --- | ---: | ---: | ---: |",
+                *shard_rows(),
+            )
+        ),
         "## TensorFlow, graphs for a GPU",
         "\n".join(
             (
@@ -397,9 +487,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mesh", action="store_true")
+    parser.add_argument("--shards", action="store_true")
     given = parser.parse_args()
-    if given.mesh:
-        mesh()
+    if given.mesh or given.shards:
+        mesh() if given.mesh else mesh_shards()
         return
     found = page()
     if given.out is None:
