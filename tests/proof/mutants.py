@@ -1,6 +1,7 @@
 """Mutation testing: broken contracts in every framework, and cosmic-ray's mutations of the library. `make mutants`.
 
-Results are appended to `.cache/mutants/KEY` as they come, and a second start goes on.
+Results are appended to `.cache/mutants/KEY` as they come, and a second start goes on. Each fault has a process of its
+own that imports the framework: some hang in a process forked after their import.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import functools
 import itertools
 import json
+import operator
 import random
 import subprocess
 import sys
@@ -34,8 +36,8 @@ class Fault(NamedTuple):
     """One contract or mutant."""
 
     key: str
-    break_: Callable[[], Any]
-    """Break it in this process for good; False if that cannot be done."""
+    break_: Callable[[Any], Any]
+    """Break it in this process for good, by its seams; False if that cannot be done."""
     reach: list[str]
     """The tests that reach it."""
     about: dict[str, Any]
@@ -96,11 +98,13 @@ def verdict(said: list[Any], how: str) -> str:
     return said[0]["word"] or ("survived" if said[1:] else "not reached")
 
 
-def contracts(framework: str, seams: Any, control: Any) -> Iterator[Fault]:
+def contracts(framework: str, control: Any) -> Iterator[Fault]:
     """The contracts of a framework."""
-    for contract in seams.contracts:
+    from contracts_backends import CONTRACTS
+
+    for contract in (contract for contract in CONTRACTS if framework in contract.frameworks):
         reach = [name for name, one in control["tests"].items() if contract.target in one["seams"]]
-        break_ = functools.partial(seams.break_, contract)
+        break_ = operator.methodcaller("break_", contract)
         yield Fault(f"{framework}: {contract.name}", break_, reach, {"framework": framework})
 
 
@@ -111,14 +115,19 @@ def mutants(folder: Path, count: int, control: Any) -> Iterator[Fault]:
         file.write_text(json.dumps(cosmic.sample(ROOT, count)), encoding="utf-8")
     for mutant in itertools.starmap(cosmic.Mutant, json.loads(file.read_text(encoding="utf-8"))):
         reach = [names[test] for test in cosmic.reaching(control, ROOT, mutant)]
-        break_ = functools.partial(cosmic.apply, ROOT, mutant)
-        yield Fault(f"{mutant.module}:{mutant.line}: {mutant.new}", break_, reach, {"mutant": mutant})
+        key, break_ = f"{mutant.module}:{mutant.line}: {mutant.new}", functools.partial(changed, mutant)
+        yield Fault(key, break_, reach, {"mutant": mutant})
 
 
-def attempt(here: run.Session, fault: Fault, names: list[str], first: bool, say: Callable[[Any], None]) -> None:
+def changed(mutant: cosmic.Mutant, seams: Any) -> bool:
+    """Apply a mutant in this process; it needs no seams."""
+    return cosmic.apply(ROOT, mutant)
+
+
+def attempt(fault: Fault, names: list[str], first: bool, here: run.Session, seams: Any, say: Any) -> None:
     """Run tests with a fault, until one fails or all of them."""
     try:
-        say({"test": "", "word": "not applied" if fault.break_() is False else ""})
+        say({"test": "", "word": "not applied" if fault.break_(seams) is False else ""})
     except ImportError:
         return say({"test": "import", "word": "failed in call", "error": ["ImportError", ""]})
     for name in names:
@@ -127,7 +136,7 @@ def attempt(here: run.Session, fault: Fault, names: list[str], first: bool, say:
             return
 
 
-def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: Any, records: Records) -> None:
+def attempts(fresh: Any, faults: Iterable[Fault], control: Any, given: Any, records: Records) -> None:
     """Run the tests of all faults that have no result yet."""
     caught = Counter(name for one in records.values() for name in one["caught"])
     wanted = (fault for fault in faults if given.only in fault.key)
@@ -139,38 +148,46 @@ def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: An
         open_ = known.get("word", "survived") == "survived" and known.get("tests", -1) < len(names)
         if open_ and not reason(known) and begun < given.end:
             expected = sum(control["tests"][name]["seconds"] for name in names)
-            work = functools.partial(attempt, here, fault, names, not given.each)
-            said, how = run.forked(work, 60.0 + 4 * expected)
+            work = functools.partial(attempt, fault, names, not given.each)
+            files = sorted({name.partition("::")[0] for name in names})
+            said, how = fresh(work, 120.0 + 4 * expected, *files) if names else ([], "not reached")
             found = Counter(function(one["test"]) for one in said if is_caught(one))
             ran = Counter(function(one["test"]) for one in said if one["test"])
             caught.update(found.keys())
             records.add(
                 key=fault.key, word=verdict(said, how), caught=found, ran=ran, how=how, reach=len(fault.reach),
-                tests=len(names), seconds=time.monotonic() - begun, **fault.about,
+                tests=len(names), seconds=time.monotonic() - begun, commit=given.commit, date=time.strftime("%Y-%m-%d"),
+                **fault.about,
             )  # fmt: skip
 
 
+def fresh(framework: str, work: Any, limit: float, *tests: str) -> tuple[list[Any], str]:
+    """Collect tests in a fresh process of a framework, and call `work(session, seams, say)` there."""
+
+    def begin(say: Callable[[Any], None]) -> None:
+        run.prepare(framework)
+        from contracts import Seams
+        from contracts_backends import CONTRACTS
+
+        from gradxform.backend import lookup
+
+        here = tuple(dict.fromkeys(("numpy", framework)))
+        lookup.installed = lambda: here  # tests of other frameworks are not collected
+        run.session(functools.partial(work, seams=Seams(CONTRACTS, framework), say=say), *tests)
+
+    return run.forked(begin, limit)
+
+
 def in_framework(framework: str, given: Any, records: Records) -> None:
-    """Run the tests of one framework; this process imports it."""
-    run.prepare(framework)
-    from contracts import Seams
-    from contracts_backends import CONTRACTS
-
-    from gradxform.backend import lookup
-
-    here = tuple(dict.fromkeys(("numpy", framework)))
-    lookup.installed = lambda: here  # tests of other frameworks are not collected
-    seams = Seams(CONTRACTS, framework)
+    """Run the tests of one framework."""
+    start = functools.partial(fresh, framework)
     folders = [ROOT / "gradxform" / name for name in cosmic.FOLDERS if framework == "numpy"]
-
-    def work(session: run.Session) -> None:
-        control = run.control(session, given.folder / f"{framework}.json", seams.called, folders)
-        if "contracts" in given.what:
-            attempts(session, contracts(framework, seams, control), control, given, records)
-        if "mutants" in given.what and folders:
-            attempts(session, mutants(given.folder, given.sample, control), control, given, records)
-
-    run.session(work, *given.tests)
+    file = given.folder / f"{framework}.json"
+    control = run.control(lambda work, limit: start(work, limit, *given.tests), file, folders, given.end)
+    if "contracts" in given.what:
+        attempts(start, contracts(framework, control), control, given, records)
+    if "mutants" in given.what and folders:
+        attempts(start, mutants(given.folder, given.sample, control), control, given, records)
 
 
 def main() -> int:
@@ -190,18 +207,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the page to write")
     parser.add_argument("tests", nargs="*", help="files of tests, by default the quick suite")
     given = parser.parse_args()
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    given.folder, given.end = given.folder or ROOT / ".cache/mutants" / commit, time.monotonic() + 60 * given.minutes
+    given.commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    given.end = time.monotonic() + 60 * given.minutes
+    given.folder = given.folder or ROOT / ".cache/mutants" / given.commit
     given.folder.mkdir(parents=True, exist_ok=True)
     sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms")]
     file = given.folder / ("kills.jsonl" if given.each else "results.jsonl")
-    for framework in given.framework or FRAMEWORKS:
-        process = run.FORK.Process(target=in_framework, args=(framework, given, Records(file)))
-        process.start()
-        process.join()
     records = Records(file)
+    for framework in given.framework or FRAMEWORKS:
+        in_framework(framework, given, records)
     if given.out:
-        given.out.write_text(page(records.values(), commit, given.sample), encoding="utf-8")
+        old = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
+        given.out.write_text(page(records.values(), given.commit, given.sample, old), encoding="utf-8")
     caught = sum(one["word"] == "caught" for one in records.values())
     print(f"{caught} of {len(records)} faults were caught")
     return 0 if records and all(one["word"] == "caught" or reason(one) for one in records.values()) else 1

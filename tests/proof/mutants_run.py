@@ -1,8 +1,9 @@
-"""A pytest session that collects tests once, and runs some of them in forked processes, each with one fault."""
+"""Pytest sessions in fresh processes: without a fault, to see what the tests reach, and with one."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -30,6 +31,8 @@ KERAS = sorted(map(str, (ROOT / "tests/adapters").glob("keras*_cases.py")))
 QUICK = ("tests", "gradxform", *KERAS, *(f"--ignore={path}" for path in LEFT_OUT))
 OPTIONS = ("-q", "--no-header", "--tb=short", "-mnot slow", "-otimeout=60", "--continue-on-collection-errors")
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "pytest_timeout")
+SILENCE = 150.0
+"""Seconds without a result after which a process hangs; a test has 60, and imports come before the first."""
 
 
 class _Hidden:
@@ -58,7 +61,7 @@ def prepare(framework: str) -> None:
 
 
 class Session:
-    """A pytest plugin: collect the quick tests, and call `work` instead of running them."""
+    """A pytest plugin: collect tests, and call `work` instead of running them."""
 
     def __init__(self, work: Callable[[Session], None]) -> None:
         self.work, self.items, self.reports = work, {}, []
@@ -88,18 +91,21 @@ class Session:
 
 
 def session(work: Callable[[Session], None], *arguments: str) -> None:
-    """Collect the quick tests, and call `work`."""
+    """Collect tests, by default the quick ones, and call `work`."""
     options = [*OPTIONS, *(f"-p{name}" for name in PLUGINS), *(arguments or QUICK)]
-    pytest.main(options, plugins=[Session(work)])
+    if pytest.main(options, plugins=[Session(work)]) == pytest.ExitCode.INTERNAL_ERROR:
+        raise RuntimeError("the session was not finished")
 
 
 def forked(work: Callable[[Callable[[Any], None]], None], limit: float) -> tuple[list[Any], str]:
     """Run `work(say)` in a forked process; return what it said, and how it ended: "", "died" or "out of time"."""
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder, "said")
+        said, end = Path(folder, "said"), time.monotonic() + limit
+        said.touch()
         process = FORK.Process(target=_child, args=(work, said))
         process.start()
-        process.join(limit)
+        while process.is_alive() and time.monotonic() < end and time.time() < said.stat().st_mtime + SILENCE:
+            process.join(0.1)
         how = "out of time" if process.is_alive() else "died" if process.exitcode else ""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # and what it started
@@ -116,27 +122,36 @@ def _child(work: Callable[[Callable[[Any], None]], None], said: Path) -> None:
     os._exit(0)  # no threads of tests are waited for
 
 
-def control(here: Session, file: Path, called: set[str], folders: list[Path]) -> Any:
-    """Run all tests without a fault: results, seams, and for each line of the folders the tests that reach it."""
-    if not file.exists():
-        found: Any = {"tests": {}, "lines": {}}
-        for kind, name, one in forked(lambda say: _control(here, say, called, folders), 7200.0)[0]:
+def control(fresh: Callable[..., tuple[list[Any], str]], file: Path, folders: list[Path], end: float) -> Any:
+    """Run all tests without a fault: results, seams, and for each line of the folders the tests that reach it.
+
+    A test that hangs or ends its process has no result; another process goes on after it.
+    """
+    found: Any = {"tests": {}, "lines": {}, "finished": False}
+    if file.exists():
+        found = json.loads(file.read_text(encoding="utf-8"))
+    while not found["finished"] and time.monotonic() < end:
+        known = {} if folders else found["tests"]  # lines come last, and for all tests
+        said, how = fresh(functools.partial(_control, known, folders), end - time.monotonic())
+        for kind, name, one in said:
             found[kind][name] = one
+        found["finished"] = not how or not said
         file.write_text(json.dumps(found), encoding="utf-8")
-    return json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
-def _control(here: Session, say: Callable[[Any], None], called: set[str], folders: list[Path]) -> None:
+def _control(known: Any, folders: list[Path], here: Session, seams: Any, say: Callable[[Any], None]) -> None:
     import coverage
 
     cover = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
     if folders:
         cover.start()
-    for name in here.items:
-        called.clear()
+    for name in [name for name in here.items if name not in known]:
+        say(["tests", name, {"word": "no result", "seams": []}])
+        seams.called.clear()
         if folders:
             cover.switch_context(name)
-        say(["tests", name, {**here.test(name), "seams": sorted(called)}])
+        say(["tests", name, {**here.test(name), "seams": sorted(seams.called)}])
     cover.stop()
     numbers = {name: number for number, name in enumerate(here.items)}
     for path in cover.get_data().measured_files():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from contracts_backends import CONTRACTS
 from mutants import chosen, verdict
 from mutants_cosmic import FOLDERS, mutated, sample
 from mutants_page import page
+from mutants_run import forked
 from support import python
 
 from gradxform.backend import lookup
@@ -153,3 +155,27 @@ def test_the_page_names_survivors_with_reasons() -> None:
     text = page(records, "abc", 3)
     assert "2 of 3 mutants were run: 1 caught, 1 survived." in text
     assert "| `core/a.py:7` | survived | `if not x:` |" in text
+
+
+def test_the_page_keeps_what_was_not_run() -> None:
+    run = {"framework": "jax", "word": "caught", "date": "2026-01-02", "commit": "abc"}
+    left = run | {"key": "jax: norms: wrong", "word": "survived", "commit": "abd"}
+    mutant = {
+        "key": "x",
+        "mutant": ["gradxform/core/a.py", "core/AddNot", 0, 7, "if x:", "if not x:"],
+        "word": "caught",
+    }
+    old = page([run | {"key": "a"}, left, mutant], "abd", 1)
+    assert "| JAX | 2 | 1 | 2026-01-02 at `abc`, 2026-01-02 at `abd` |" in old
+    assert page([], "abe", 1, old) == old
+    new = page([run | {"key": "numpy: a", "framework": "numpy"}], "abe", 1, old)
+    assert "| NumPy | 1 | 1 |" in new and "\n- jax: norms: wrong: survived" in new
+    assert new.partition("## Mutated")[2] == old.partition("## Mutated")[2]
+
+
+def test_a_hanging_process_ends() -> None:
+    def work(say: Any) -> None:
+        say(1)
+        time.sleep(60.0)
+
+    assert forked(work, 0.5) == ([1], "out of time")

@@ -198,16 +198,17 @@ def test_an_empty_gradient_has_no_infinity_norm_in_torch() -> None:
         assert max_ulp(got[0], np.float32([0.75, 1])) <= 9
 
 
+@pytest.mark.parametrize("like", ["optax", "torch"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_dtypes_together_bit_by_bit_in_eager(dtype: str) -> None:
-    for like in ("optax", "torch"):
-        pytest.importorskip(NEEDS.get(like, like))
-        native = peers.find("clip_global_norm", like)
-        for seed in range(6):
-            leaves = [leaf.astype((dtype, "float32")[i % 2]) for i, leaf in enumerate(ordinary("float32", seed))]
-            for c in (0.01, 0.7):
+def test_dtypes_together_bit_by_bit_in_eager(dtype: str, like: str) -> None:
+    pytest.importorskip(NEEDS.get(like, like))
+    native = peers.find("clip_global_norm", like)
+    for seed in range(6):
+        leaves = [leaf.astype((dtype, "float32")[i % 2]) for i, leaf in enumerate(ordinary("float32", seed))]
+        for c in (0.01, 0.7):
+            for given in (leaves, [*leaves, LOSSY]):
                 tx = gx.clip_global_norm(c, like=like)
-                assert distance(clipped(tx, HOME[like], leaves), native(leaves, c)) == 0, (like, seed)
+                assert distance(clipped(tx, HOME[like], given), native(given, c)) == 0, (like, seed)
 
 
 def test_several_dtypes_together() -> None:
