@@ -87,7 +87,9 @@ def _duplicates(original: Any, backend: Any) -> Any:
         return leaf._values(), lambda new: coo(leaf._indices(), new, leaf.shape)
 
     one = of_tensorflow if backend.name == "tensorflow" else of_torch
-    return lambda leaves, whole=False: original(leaves, whole) if whole else tuple(zip(*map(one, leaves), strict=True))
+    return lambda leaves, whole=False: (
+        original(leaves, whole) if whole or not leaves else tuple(zip(*map(one, leaves), strict=True))
+    )
 
 
 def _twice(original: Any, backend: Any) -> Any:
