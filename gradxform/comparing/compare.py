@@ -152,11 +152,11 @@ def _norms(array: Any, norms_only: bool) -> tuple[float, float]:
     if norms_only:
         return float(array[0]), float(array[1])
     found = distance(array, array)
-    return (math.nan if found.nonfinite_a else found.norm_a), found.largest_a
+    return (math.nan if found.nonfinite[0] else found.norms[0]), found.largest[0]
 
 
 def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
-    for side in ("a", "b"):
-        there = [d for row in rows.values() for d in row if d is not None and d.size]
-        if there and all(getattr(d, f"nonfinite_{side}") == d.size for d in there):
-            raise ValueError(f"the {tree} of {side.upper()} are NaN or infinite everywhere, at every step")
+    there = [d for row in rows.values() for d in row if d is not None and d.size]
+    for place in (0, 1) if there else ():
+        if all(d.nonfinite[place] == d.size for d in there):
+            raise ValueError(f"the {tree} of {'AB'[place]} are NaN or infinite everywhere, at every step")

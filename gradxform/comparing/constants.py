@@ -47,7 +47,6 @@ OTHER_SEED = 0.5  # cosine below which two weights are no changed copies: of two
 LARGE, DIRECTED = 64, 0.7  # elements from which a direction means something, and the cosine from which there is one
 SMALL = 0.3  # relative difference up to which an epsilon or a constant may be the cause
 UNRELATED = 0.97  # cosine of all gradients below which they point elsewhere: dropout of 0.1 leaves less
-NEAREST_STEP = 0.4  # how much nearer the gradients of another step must be
 
 # what tells an optimizer
 ROOM = 2.0**8  # units of its parameter that a move must have, so that the subtraction leaves half of float32's digits

@@ -45,7 +45,6 @@ PROVEN = (
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
 LIKELY = (
     Rule(unexplained.unrecorded, "parted rounding"),
-    Rule(unexplained.data_order, "parted values"),
     Rule(unexplained.grown, "parted rounding"),
     Rule(unexplained.precision, "parted"),
     Rule(unexplained.vague),

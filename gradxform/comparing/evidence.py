@@ -152,7 +152,7 @@ class Evidence(Comparison):
         if not self.values:
             found = self.rows[tree][step][i]
             assert found is not None
-            return np.array([found.norm_a]), np.array([found.norm_b])
+            return np.array(found.norms[:1]), np.array(found.norms[1:])
         steps, views = (step, step if other is None else other), self.pairs[i].views
         one, two = (
             reals(few(np.reshape(view.layout.of(side.read(at, tree, view.path)), -1), _SAMPLE))
@@ -219,9 +219,7 @@ class Evidence(Comparison):
         moved = 0.0
         if "gradients" in self.rows and "parameters" in self.rows:
             rows = zip(self.rows["gradients"][step], self.rows["parameters"][step], strict=True)
-            moved = math.fsum(
-                max(g.norm_a, g.norm_b) * p.difference for g, p in rows if g is not None and p is not None
-            )
+            moved = math.fsum(max(g.norms) * p.difference for g, p in rows if g is not None and p is not None)
         gap = abs(one - other) - moved
         return gap / scale if gap > self.judged[self.tree].allowed[step] * scale else 0.0
 

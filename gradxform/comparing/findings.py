@@ -19,7 +19,6 @@ class Kind(StrEnum):
     CLIP_VALUE = "clip_value"  #: One run clips each element, or each to another limit.
     CONSTANT = "constant"  #: Small differences with a direction, as of another epsilon or constant.
     DATA = "data"  #: Recorded batches differ.
-    DATA_ORDER = "data_order"  #: The gradients of a step are like those of another step in the other run.
     EPSILON = "epsilon"  #: Another epsilon of an optimizer, or in another place.
     FACTOR = "factor"  #: All gradients are one number times as large.
     FLIPPED = "flipped"  #: The gradient of a leaf is flipped along some axes.

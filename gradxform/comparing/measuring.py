@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import os
 from collections import Counter
@@ -18,8 +17,6 @@ from gradxform.recording.reading import Recording
 
 _CHUNK, _FEW = 1 << 13, 64
 """Elements that stay in a core's cache while they are measured, and chunks that are too few for threads."""
-_SLOW_ULPS = 1 << 24
-"""Elements above which units in the last place are counted in every 16th chunk alone."""
 _SAMPLE, _LEAVES = 1 << 12, 1 << 8
 """Elements of a leaf, and leaves, that are enough to tell the format that a run computes in."""
 _SQUARED = 400
@@ -33,57 +30,40 @@ _DIGITS = {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}
 class Distance(NamedTuple):
     """Two leaves at one step, measured in float64."""
 
-    norm_a: float
-    norm_b: float
+    norms: tuple[float, float]
+    """In A and in B."""
+    largest: tuple[float, float]
+    """The largest magnitudes."""
+    nonfinite: tuple[int, int]
+    """The elements that are NaN or infinite."""
     cosine: float
     """Of the two as vectors; 1 for two zeros."""
     difference: float
     """The norm of the difference."""
     ulp: float
     """The largest distance of two elements, in units in the last place of the coarser dtype."""
-    largest_a: float
-    largest_b: float
     left: float
     """The part of B, relative to it, that no number times A explains."""
-    nonfinite_a: int
-    nonfinite_b: int
-    size: int
     apart: int
     """Elements that are NaN or infinite in one, and another thing in the other."""
-
-    @property
-    def norms(self) -> tuple[float, float]:
-        """The norms in A and B."""
-        return self.norm_a, self.norm_b
-
-    @property
-    def largest(self) -> tuple[float, float]:
-        """The largest magnitudes in A and B."""
-        return self.largest_a, self.largest_b
-
-    @property
-    def nonfinite(self) -> tuple[int, int]:
-        """The elements that are NaN or infinite in A and B."""
-        return self.nonfinite_a, self.nonfinite_b
+    size: int
 
     @property
     def relative(self) -> float:
         """The norm of the difference over the larger norm; 0 for two zeros."""
-        scale = max(self.norm_a, self.norm_b)
-        return self.difference / scale if scale else 0.0
+        return self.difference / max(self.norms) if any(self.norms) else 0.0
 
     @property
     def ratio(self) -> float:
         """The norm in B over the norm in A; 1 for two zeros."""
-        if self.norm_a == 0:
-            return 1.0 if self.norm_b == 0 else float("inf")
-        return self.norm_b / self.norm_a
+        a, b = self.norms
+        return b / a if a else math.inf if b else 1.0
 
     @property
     def factor(self) -> float:
         """The number that makes A most like B; of norms alone, their ratio."""
-        if not self.norm_a:
-            return float(not self.norm_b)
+        if not self.norms[0]:
+            return float(not self.norms[1])
         return self.ratio * (1.0 if math.isnan(self.cosine) else self.cosine)
 
 
@@ -114,11 +94,10 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     places, *sides = zip(*group, strict=True)
     a, b = (side[0][None] if len(side) == 1 else np.stack(side) for side in sides)
     size, kind, power = a.shape[1], _coarser(a.dtype, b.dtype), np.maximum(_power(a), _power(b))
-    every = 16 if size > _SLOW_ULPS else 1
 
     def part(start: int) -> Any:
         chunk = slice(start, start + _CHUNK)
-        return _measured(a[:, chunk], b[:, chunk], kind, start // _CHUNK % every == 0, power)
+        return _measured(a[:, chunk], b[:, chunk], kind, power)
 
     starts = range(0, max(size, 1), _CHUNK)
     if len(starts) < _FEW:
@@ -126,18 +105,20 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     else:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             parts = np.array(list(threads.map(part, starts)))
-    aa, bb, ab, squares, left, lost_a, lost_b, apart = parts[:, :8].sum(0)
+    aa, bb, ab, squares, left, *lost, apart = parts[:, :8].sum(0)
+    ulp, *largest = parts[:, 8:].max(0)
     with np.errstate(all="ignore"):
         parted = parts[:, 0] * (parts[:, 2] / parts[:, 0] - ab / aa) ** 2  # chunks have factors of their own
         left = np.sqrt(left + np.nansum(parted, 0)) / np.sqrt(bb)
         cosine = ab / (np.sqrt(aa) * np.sqrt(bb))
     alike, one_is_zero = aa == bb, (aa == 0) | (bb == 0)
     cosine, left = (np.where(one_is_zero, x, y) for x, y in ((alike, cosine), (~alike, left)))
-    norm_a, norm_b, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
-    numbers = (norm_a, norm_b, cosine, difference, *parts[:, 8:].max(0), left)
-    counts = (lost_a, lost_b, np.full_like(aa, size), apart)
-    columns = (*np.array(numbers).tolist(), *np.array(counts, np.int64).tolist())
-    yield from zip(places, itertools.starmap(Distance, zip(*columns, strict=True)), strict=True)
+    *norms, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
+    counted = [np.array(x, np.int64) for x in (*lost, apart)]
+    twos = [zip(*(side.tolist() for side in x), strict=True) for x in (norms, largest, counted[:2])]
+    ones = (x.tolist() for x in (cosine, difference, ulp, left, counted[2]))
+    for place, *numbers in zip(places, *twos, *ones, strict=True):
+        yield place, Distance._make((*numbers, size))
 
 
 def _power(x: Any) -> Any:
@@ -181,7 +162,7 @@ def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     return one if one == other else max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
 
 
-def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: Any) -> Any:
+def _measured(a: Any, b: Any, kind: np.dtype[Any], power: Any) -> Any:
     """Of each row, sums and maxima.
 
     Sums of squares, of products, of squared differences, of squares that no factor explains, and of what is not finite;
@@ -189,7 +170,7 @@ def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: Any) 
     """
     with np.errstate(all="ignore"):
         wide_a, wide_b, none = _wide(a), _wide(b), np.zeros(len(a))
-        units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0) if with_ulps else none
+        units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0)
         finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
         lost_a = lost_b = apart = none
         if not (finite_a.all() and finite_b.all()):
@@ -214,9 +195,8 @@ def _wide(x: Any) -> Any:
 
 def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:
     """What can be said of two leaves of which a norm and the largest magnitude were recorded: no angle, no units."""
-    lost_a, lost_b = (size * (not np.isfinite(norm)) for norm, _ in (a, b))
-    apart = size * bool((lost_a or lost_b) and not np.array_equal(a[0], b[0], equal_nan=True))
-    norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
-    gap, unknown = abs(norm_a - norm_b), float("nan")
-    left = float((norm_a == 0) != (norm_b == 0))
-    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], left, lost_a, lost_b, size, apart)
+    one, other = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
+    lost = size * (not np.isfinite(a[0])), size * (not np.isfinite(b[0]))
+    apart = size * (any(lost) and not np.array_equal(a[0], b[0], equal_nan=True))
+    left, gap, unknown = float((one == 0) != (other == 0)), abs(one - other), math.nan
+    return Distance((one, other), (a[1], b[1]), lost, unknown, gap, unknown, left, apart, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -180,17 +181,16 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
             best = fits
         if best and best[0].error <= TELLING_UNITS * run.unit:
             break
-    usual = [s for settings in families for s in settings if s.place in ("", "outside") and s.counted in (None, 1)]
-    usual = [s for s in usual if s.counted or s.family != "Adam"]  # rates of steps are a correction as well
+    usual = [s for settings in families for s in settings if s.place in ("", "outside")]
+    usual = [s for s in usual if s.counted == (1 if s.family == "Adam" else None)]  # rates of steps correct as well
     if not best:
-        best = fitting([_with_l2([s for s in usual if s.family == "Adam"], run)])
+        best = fitting([_with_l2([s for s in usual if s.counted], run)])
     if not best and len(run.moves) > 2:
         best = fitting(_scheduled(s, run) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 
 
-def _error(setting: Setting) -> float:
-    return setting.error
+_error = operator.attrgetter("error")
 
 
 def _with_l2(settings: list[Setting], run: Run) -> Setting:

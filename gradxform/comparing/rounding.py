@@ -57,7 +57,7 @@ def magnitude(row: Row) -> float:
     """The root mean square of all elements at a step, of the run in which it is smaller."""
     there = [d for d in row if d is not None]
     count = sum(d.size for d in there)
-    norms = zip(*((d.norm_a, d.norm_b) for d in there), strict=True)
+    norms = zip(*(d.norms for d in there), strict=True)
     return min((math.hypot(*side) / math.sqrt(count) for side in norms), default=0.0) if count else 0.0
 
 
@@ -91,13 +91,13 @@ def arithmetic_of(formats: Iterable[str], dtypes: Iterable[str]) -> Arithmetic:
 
 def scaled(d: Distance, near: float) -> float:
     """The difference of a leaf over its norm, or over that of its neighbours if they are larger."""
-    scale = max(d.norm_a, d.norm_b, near)
+    scale = max(*d.norms, near)
     return d.difference / scale if scale else 0.0
 
 
 def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> bool:
     """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
-    largest, least = max(d.norm_a, d.norm_b), min(d.norm_a, d.norm_b)
+    largest, least = max(d.norms), min(d.norms)
     unlike = least > 0 and d.cosine**2 < UNLIKE
     typical = max(near, whole)
     if largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * typical):

@@ -59,8 +59,8 @@ FUSED = (
 """Projections that are one leaf in some models, and their parts in others."""
 GATES = {4: "ifgo", 3: "rzn"}
 """Input, forget, candidate and output gate of an LSTM, reset, update and candidate of a GRU: in the order of most."""
-OTHER_GATES = {("joint", 4): "igfo", ("keras", 3): "zrn"}
-"""Of one kernel for inputs and states, in TensorFlow 1 and Haiku, and of Keras."""
+OTHER_GATES = {("keras", 3): "zrn"}
+"""Of Keras."""
 
 
 def to_kernel(count: int) -> Axes:

@@ -160,7 +160,7 @@ FAULTS = {
     "a clip by the global norm": Fault("clip_global_norm", clip_global(1.0), {}, {"limit": 1.0}),
     "dropout": Fault("unrelated", {"dropout": 0.3}),
     "other batches": Fault("unrelated", {"data": 1}),
-    "the order of the batches": Fault("data_order", {"shift": 1}),
+    "the order of the batches": Fault("unrelated", {"shift": 1}),
     "mixed precision": Fault("precision", {"autocast": torch.bfloat16}, TEXT),
     "NaN": Fault("nonfinite", nan_from(3, "hidden.weight"), leaf="hidden/weight"),
     "the epsilon of a norm": Fault("constant", {"epsilon": 1e-3}),

@@ -132,7 +132,7 @@ def _numbers(d: Distance | None) -> tuple[str, ...]:
         return ("-",) * 5
     relative = "NaN" if any(d.nonfinite) else f"{d.relative:.1e}"
     ulp = f"{d.ulp:.0f}" if d.ulp < 1e5 else "inf" if math.isinf(d.ulp) else f"{d.ulp:.0e}"
-    return f"{d.norm_a:.3g}", f"{d.ratio:.6g}", f"{d.cosine:.6f}", relative, ulp
+    return f"{d.norms[0]:.3g}", f"{d.ratio:.6g}", f"{d.cosine:.6f}", relative, ulp
 
 
 def _largest(found: Comparison) -> list[int]:

@@ -111,8 +111,8 @@ class _Matching:
             given.alone_a | {pair.a.path for pair in given.pairs},
             given.alone_b | {pair.b.path for pair in given.pairs},
         )
-        self.left_a = [leaf for leaf in leaves_of(a, b, self.cells) if leaf.path not in taken[0]]
-        self.left_b = [leaf for leaf in leaves_of(b, a, self.cells[::-1]) if leaf.path not in taken[1]]
+        self.left_a = [leaf for leaf in leaves_of(a, b, self.cells[0]) if leaf.path not in taken[0]]
+        self.left_b = [leaf for leaf in leaves_of(b, a, self.cells[1]) if leaf.path not in taken[1]]
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
     def run(self, given: Mapping[str, str]) -> None:

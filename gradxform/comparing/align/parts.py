@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gradxform.comparing.align.names import Module, Name, read
@@ -46,11 +46,8 @@ class Leaf(NamedTuple):
         yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
 
 
-def leaves_of(
-    shapes: Mapping[str, Shape], other: Mapping[str, Shape], both: Sequence[Mapping[str, Cell]]
-) -> list[Leaf]:
-    """The leaves of a recording; fused ones as parts if the other recording, whose cells come second, has the parts."""
-    own, cells = both
+def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Mapping[str, Cell]) -> list[Leaf]:
+    """The leaves of a recording that has these cells; fused ones as parts if the other recording has the parts."""
     unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
     linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
     found: list[Leaf] = []
@@ -59,12 +56,10 @@ def leaves_of(
             found.append(Leaf(path, path, SAME, shape))
             continue
         parts = list(_projections(path, shape, other))
-        cell = cell_at(path, own)
-        if not parts and cell and cell.family == "joint" and any(c.family != "joint" for c in cells.values()):
-            parts = list(_inputs_and_states(path, shape))
+        cell = cell_at(path, cells)
         for count, gates in GATES.items():
             if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
-                parts = list(_gates(path, shape, count, cell is not None and cell.family == "keras"))
+                parts = list(_gates(path, shape, (cell and cell.order) or gates))
         if not parts and len(shape) == 2 and shape[0] == 2 and any("bias_ih" in there for there in other):
             parts = list(_two_biases(path, shape))
         found += parts or [Leaf(path, path, SAME, shape)]
@@ -103,14 +98,6 @@ def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, 
     return next((tuple(found[token] for token in tokens) for found in whole), None)
 
 
-def _inputs_and_states(path: str, shape: Shape) -> Iterator[Leaf]:
-    """The kernel of the inputs and that of the states, which TensorFlow 1 and Haiku keep in one."""
-    if len(shape) == 2:
-        module, hidden = path.rpartition("/")[0], shape[1] // 4
-        yield _part(f"{module}/kernel", path, shape, 0, 0, shape[0] - hidden)
-        yield _part(f"{module}/recurrent_kernel", path, shape, 0, shape[0] - hidden, hidden)
-
-
 def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:
     """The biases of the inputs and of the states, which Keras's GRU keeps in one."""
     module, _, last = path.rpartition("/")
@@ -119,7 +106,7 @@ def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:
             yield _part(f"{module}/{name}", path, shape, 0, place, 1)
 
 
-def _gates(path: str, shape: Shape, count: int, keras: bool) -> Iterator[Leaf]:
+def _gates(path: str, shape: Shape, order: str) -> Iterator[Leaf]:
     """The gates of a fused recurrent weight, as Flax's linen cells have them, each a module."""
     name, last = read(path, 2), path.rpartition("/")[2]
     cell = re.search("lstm|gru|_ih|_hh|recurrent|cell|rnn", path.lower())
@@ -128,9 +115,9 @@ def _gates(path: str, shape: Shape, count: int, keras: bool) -> Iterator[Leaf]:
     axis = 0 if last.startswith(("weight", "bias")) or len(shape) == 1 else len(shape) - 1
     kind = "bias" if name.role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
     side = "i" if name.role in ("matrix", "bias of the input") else "h"
-    if shape[axis] % count == 0:
-        size = shape[axis] // count
-        for place, gate in enumerate(OTHER_GATES.get(("keras", count), GATES[count]) if keras else GATES[count]):
+    size, rest = divmod(shape[axis], len(order))
+    if not rest:
+        for place, gate in enumerate(order):
             modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
             yield _part("/".join((*modules, f"{side}{gate}", kind)), path, shape, axis, place * size, size)
 
@@ -141,16 +128,20 @@ def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) 
 
 
 _HIDDEN = re.compile(r"^weight_hh(_l\d+)?(_reverse)?$")
-_JOINT = re.compile(r"(^|/)\w*lstm\w*/(kernel|w)$|(^|/)lstm\w*/linear/w$")
 
 
 class Cell(NamedTuple):
     """What the shape of one weight of a recurrent layer says."""
 
     family: str
-    """"torch", "keras", "flax", or "joint": one kernel for inputs and states, of TensorFlow 1 and Haiku."""
+    """"torch", "keras" or "flax"."""
     gates: int
     hidden: int
+
+    @property
+    def order(self) -> str:
+        """The order of its gates; empty if it is not known."""
+        return OTHER_GATES.get((self.family, self.gates), GATES.get(self.gates, ""))
 
 
 def cells_of(shapes: Mapping[str, Shape]) -> dict[str, Cell]:
@@ -166,9 +157,6 @@ def cells_of(shapes: Mapping[str, Shape]) -> dict[str, Cell]:
             found[module] = Cell("keras", shape[1] // shape[0], shape[0])
         elif path.endswith("dense_h/kernel") and shape[1] % shape[0] == 0:
             found[module.rpartition("/")[0]] = Cell("flax", shape[1] // shape[0], shape[0])
-        elif _JOINT.search(path) and f"{module}/recurrent_kernel" not in shapes and shape[1] % 4 == 0:
-            if shape[0] > shape[1] // 4:
-                found[module] = Cell("joint", 4, shape[1] // 4)
     return found
 
 
@@ -180,10 +168,8 @@ def cell_at(path: str, cells: Mapping[str, Cell]) -> Cell | None:
 
 def gates_between(a: Cell | None, b: Cell | None, shape: Shape) -> Gates | None:
     """The order of A's gates that is B's, along the axis that has all gates; None if it is the same or unknown."""
-    if a is None or b is None or (a.gates, a.hidden) != (b.gates, b.hidden):
+    if a is None or b is None or a[1:] != b[1:] or a.order == b.order:
         return None
-    one, other = (OTHER_GATES.get((cell.family, cell.gates), GATES.get(cell.gates)) for cell in (a, b))
     axes = [axis for axis, size in enumerate(shape) if size == a.gates * a.hidden]
-    if one is None or other is None or one == other or not axes:
-        return None
-    return Gates(axes[0] if a.family == "torch" else axes[-1], tuple(one.index(gate) for gate in other))
+    order = tuple(a.order.index(gate) for gate in b.order)
+    return Gates(axes[0] if a.family == "torch" else axes[-1], order) if axes else None

@@ -27,9 +27,8 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
         there = any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row)
         if e.bad and lost == e.bad and not there:
             text = (
-                f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: either no "
-                "gradient reaches the parameters (a loss that is detached, a graph that is cut), or they are recorded "
-                "when they are cleared already, or not yet computed."
+                f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: no "
+                "gradient reaches the parameters (a detached loss, a cut graph), or they were cleared already."
             )
             yield proven("zero", text, e.at)
             return
@@ -177,10 +176,8 @@ def _times(e: Evidence, found: float) -> Finding:
     text = f"All {what}gradients are {number(times)} times larger in {large}{sign}"
     if len(own) > 1 and spread(list(own.values())) > e.slack:
         step, other = max(own.items(), key=lambda item: abs(item[1] - found))
-        text += (
-            f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: a "
-            "scale or a schedule that changes, or a mean over another number of tokens or examples in each batch."
-        )
+        text += f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: "
+        text += "a scale or a schedule that changes, or a mean over another number of tokens in each batch."
         return Finding("factor", text, e.at, (), {"factor": found})
     small = [e.total(step, large == "A") for step in held]
     after = next((step for step in e.later if step > e.at), None)
@@ -256,9 +253,9 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     certain = len(held) > 1
     text = (
         f"{run} adds weight decay to the gradients, {number(abs(rate))} times the parameters in {len(places)} of "
-        f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or adds toward other values, such "
-        f"as its initial ones.{_over(e, held)}{'' if certain else ' A second step would decide.'}"
+        f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or toward its initial values."
     )
+    text += _over(e, held) if certain else " A second step would decide."
     yield Finding("weight_decay", text, e.at, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
 
 
@@ -310,13 +307,12 @@ def alone(e: Evidence) -> Iterator[Finding]:
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
             yield proven("missing", text, e.steps[0], tuple(lacking))
     if unaligned:
+        paths = [f"{path} in {name}" for path, name in unaligned]
         text = (
-            f"{some([f'{path} in {name}' for path, name in unaligned])} have no partner and were not compared: either "
-            "they have other names or lie in another layout, which a map tells (--write-map, --map), or each run lacks "
-            "what the other has."
+            f"{some(paths)} have no partner and were not compared: either they have other names or layouts, which a "
+            "map tells (--write-map, --map), or each run lacks what the other has."
         )
-        leaves = tuple(path for path, _ in unaligned)
-        yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset())
+        yield Finding("unaligned", text, e.steps[0], tuple(path for path, _ in unaligned), {}, frozenset())
 
 
 def _tie(e: Evidence, side: Side, path: str) -> int | None:

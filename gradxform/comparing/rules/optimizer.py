@@ -109,11 +109,11 @@ def update(e: Evidence) -> Iterator[Finding]:
 
 def _unknown(e: Evidence, at: Parting) -> Finding | None:
     """Moves that no setting predicts."""
-    tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
+    tried = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
+    why = tried if _runs(e, at.bad) else "there are too few elements to tell how"
     text = (
-        f"The gradients agree, and the parameters move otherwise from step {at.step} on: the optimizers differ, and "
-        f"{tried if _runs(e, at.bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
-        "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
+        f"The gradients agree, and the parameters move otherwise from step {at.step} on: the optimizers differ, or "
+        f"what is done to gradients after they are recorded; {why}."
     )
     return Finding("optimizer", text, at.step, e.labels(at.bad)) if at.after - at.step == 1 else None
 
@@ -288,9 +288,8 @@ def _decoupled(e: Evidence, at: Parting) -> Finding | None:
     run, other = ("B", "A") if rate > 0 else ("A", "B")
     certain = sum(len(at.moves[i].a) for i in at.bad) >= constants.LARGE
     text = (
-        f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
-        f"rate times weight decay), which {other} does not do, or does so much less, or toward other values, such as "
-        "its initial ones."
+        f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (rate "
+        f"times weight decay), which {other} does not do, or so much less, or toward values such as its initial ones."
     )
     return Finding("weight_decay", text, at.step, e.labels(at.bad), {"rate": rate}, is_certain=certain)
 
@@ -303,13 +302,11 @@ def _factor(e: Evidence, at: Parting) -> Finding | None:
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
     if high - low > min(constants.SAME_RATIO * abs(middle), abs(middle - 1) / constants.BETTER):
         return None
-    begins = at.step == e.steps[0]
-    why = "another learning rate" if begins else "the learning rate changes there, by a schedule or in steps"
+    why = "another learning rate" if at.step == e.steps[0] else "a rate that changes there, after they moved alike"
     when = f"at step {at.step}" if at.after - at.step == 1 else f"from step {at.step} to {at.after}"
     text = (
-        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}"
-        f"{'' if begins else ', after they moved alike'}: either {why}, another optimizer whose first steps are "
-        "like these, or a clip or a scale after the gradients are recorded, or another bias correction. More steps in "
-        "a row, from the first on, would tell."
+        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}: either {why}, another "
+        "optimizer whose first steps are like these, or a clip or a scale after the gradients are recorded. More steps "
+        "in a row, from the first on, would tell."
     )
     return Finding("learning_rate", text, at.step, (), {"factor": middle})

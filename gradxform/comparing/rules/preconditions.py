@@ -106,10 +106,8 @@ def late_parameters(e: Evidence) -> Iterator[Finding]:
         limit = e.apart("parameters", first, first) / constants.NEARER
         shift, _ = _shift(e, "parameters", (gap, -gap), limit) if limit else (0, [])
         run = "A" if shift > 0 else "B"
-        text = (
-            f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other run: "
-            f"{run} records its parameters after the optimizer's step, the other before it."
-        )
+        text = f"The gradients agree, and the parameters of {run} are those of the next step in the other run: "
+        text += f"{run} records its parameters after the optimizer's step, the other before it."
         if shift:
             yield proven("late_parameters", text, first)
 

@@ -10,13 +10,12 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import Evidence, few
 from gradxform.comparing.findings import Finding, number, proven, unequal
-from gradxform.comparing.layouts import cosine
 from gradxform.comparing.measuring import stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
 
-_STEPS, _LEAVES = 12, 16
-"""Steps that are compared in search of batches in another order, and leaves whose ways are compared."""
+_LEAVES = 16
+"""Leaves whose ways are compared."""
 
 
 def losses(e: Evidence) -> Iterator[Finding]:
@@ -25,9 +24,8 @@ def losses(e: Evidence) -> Iterator[Finding]:
     if step != e.step and step is not None:
         one, other = unequal(*e.losses[step])
         text = (
-            f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the loss "
-            "that is reported is not the one that is trained (a sum and a mean, before and after a step, a running "
-            "mean), or a part of it has no gradient (a constant, a penalty that is detached)."
+            f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: another loss is "
+            "reported than is trained (a sum, a running mean), or a part of it has no gradient (a detached penalty)."
         )
         yield proven("loss", text, step, (), dict(zip("ab", e.losses[step], strict=True)))
 
@@ -100,26 +98,6 @@ def _parameters_agree(e: Evidence) -> bool:
     return not far or float(np.median(far)) <= max(e.judged[e.tree].arithmetic.grown, constants.AMPLIFIED * before)
 
 
-def data_order(e: Evidence) -> Iterator[Finding]:
-    """The gradients of one step are nearest to those of another step in the other run."""
-    steps = list(e.rows[e.tree])[:_STEPS]
-    if any(True for _ in batches(e, e.at)):
-        return
-    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
-    sides = list(zip(*(e.sampled(places, e.tree, step) for step in steps), strict=True))
-    like = np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
-    best, own = like.argmax(1), np.diagonal(like)
-    others = [i for i, j in enumerate(best) if i != j and 1 - like[i, j] < constants.NEAREST_STEP * (1 - own[i])]
-    if len(others) >= max(1, len(steps) // 3):
-        i, j = others[0], best[others[0]]
-        text = (
-            "The batches seem to come in another order, or are others, or have other labels: the gradients of step "
-            f"{steps[i]} in A are nearest to those of step {steps[j]} in B (cosine {number(like[i, j])}, and "
-            f"{number(own[i])} with their own). Record batches to decide."
-        )
-        yield Finding("data_order", text, e.at, (), {"steps": len(others)})
-
-
 def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
     stored = [stored_as(side.recording, e.tree, e.at) for side in e.sides]
@@ -148,19 +126,20 @@ def vague(e: Evidence) -> Iterator[Finding]:
         return
     distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2 and e.values
     large = [d for d in distances if d.size >= constants.LARGE] or distances
-    there = [d for d in large if d.difference and d.norm_a]
+    there = [d for d in large if d.difference and d.norms[0]]
     # between differences and gradients; low for rounding, which has no direction
-    directions = [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
+    directions = [0.0, *(abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in there)]
     largest, directed = max(d.relative for d in distances), max(directions) >= constants.DIRECTED
     one, other = (e.total(e.at, place) for place in (0, 1))
-    parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None) if one and other else [1]
+    parts = (
+        (d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row if d is not None) if one and other else [1]
+    )
     similarity, ratio = math.fsum(parts), other / one if one else 0.0
     if many and fits and e.begins and not directed:
         kind = "precision"
         text = (
             f"The differences have the size of {'TF32 or float16' if fits == 'TF32' else fits} rounding and no "
-            "direction: either one run computes in lower precision, in whole or in part, or a part of the network "
-            "differs a little (an approximate GELU, an epsilon)."
+            "direction: either one run computes in lower precision, or a layer differs a little (an approximate GELU)."
         )
     elif directed and largest < constants.SMALL and measured and not any(d.apart for d in distances):
         if not e.bad and np.median(directions) < constants.DIRECTED:
@@ -168,15 +147,16 @@ def vague(e: Evidence) -> Iterator[Finding]:
         kind = "constant"
         text = (
             f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: either another "
-            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
-            "and n - 1 in the other."
+            "epsilon or constant (such as label smoothing), or a variance over n in one and n - 1 in the other."
         )
     elif many and similarity < constants.UNRELATED and 0.5 < ratio < 2:
-        kind, data = "unrelated", "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels"
+        kind, data = (
+            "unrelated",
+            "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels, or in another order",
+        )
         text = (
             f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}), and their norms are alike "
-            f"(B/A {number(ratio)}): either dropout or augmentation in one{data}, or another computation (a mask, an "
-            "axis of a softmax, an activation, a layer in its other mode)."
+            f"(B/A {number(ratio)}): either dropout or augmentation in one{data}, or another computation (a mask)."
         )
     elif e.bad:
         begin = "Rounding does not explain the differences" if exact else "The differences exceed the tolerance"
@@ -189,18 +169,12 @@ def vague(e: Evidence) -> Iterator[Finding]:
 
 def _where_to_look(e: Evidence) -> str:
     """When it began, and where to look, by the losses."""
-    since = (
-        f" {_agreed(e)}: either something changes then (a schedule, a phase of training, the data), or the optimizers "
-        "move the parameters otherwise after it."
-    )
-    since = "" if e.begins else since
+    why = "either something changes then (a schedule, the data), or the optimizers move the parameters otherwise."
+    since = "" if e.begins else f" {_agreed(e)}: {why}"
     if e.loss_gap(e.at) and (e.begins or "parameters" in e.rows):  # else the parameters may differ
         one, other = unequal(*e.losses[e.at])
         return f"{since} The losses differ too ({one} and {other}): look at the way forward, and the loss."
-    look = (
-        " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
-        "then at what changes a loss little."
-    )
+    look = " The losses agree: look first at the way back, and at what is done to gradients before they are recorded."
     return since + (look if e.losses_agree(e.at) else "")
 
 
