@@ -146,6 +146,13 @@ def in_mode(framework: str, mode: str, function: Callable[..., Any]) -> Callable
     return found
 
 
+def without_generated_code(patch: pytest.MonkeyPatch) -> None:
+    """Let torch.compile trace the whole graph as usual, and run it by the operations of eager mode."""
+    import torch
+
+    patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+
+
 def call(framework: str, mode: str, function: Callable[..., Any], *trees: Any) -> Any:
     """Convert trees of NumPy arrays to a framework's arrays and call a function with them."""
     return in_mode(framework, mode, function)(*(tensors(framework, tree) for tree in trees))
