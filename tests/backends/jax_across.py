@@ -40,12 +40,15 @@ def collectives(jaxpr: Any) -> collections.Counter[str]:
     return found
 
 
-def mapped(how: str) -> tuple[Any, Any]:
-    """Return a function that maps over eight devices with stacked arrays, and the axis."""
+def mapped(how: str) -> tuple[Any, Any, Any]:
+    """Return a function that maps over eight devices with stacked arrays, the axis, and where the arrays are put.
+
+    A state that comes back on the mesh would be compiled for once more.
+    """
     if how == "vmap":
-        return lambda step: jax.vmap(step, axis_name="x"), "x"
+        return lambda step: jax.vmap(step, axis_name="x"), "x", None
     if how == "pmap":
-        return lambda step: jax.pmap(step, axis_name="x"), "x"
+        return lambda step: jax.pmap(step, axis_name="x"), "x", None
     axis: Any = ("x", "y") if how == "two axes" else "x"
     shape, names = ((4, 2), ("x", "y")) if how == "two axes" else ((8,), ("x",))
     mesh = jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
@@ -57,18 +60,21 @@ def mapped(how: str) -> tuple[Any, Any]:
 
         return jax.shard_map(alone, mesh=mesh, in_specs=P(axis), out_specs=P(axis))
 
-    return over, axis
+    return over, axis, NamedSharding(mesh, P(axis))
 
 
 def measured(expression: str, dtype: str, split: str, how: str) -> dict[str, Any]:
     """Compare a transform on eight devices with the same on one."""
-    over, axis = mapped(how)
+    over, axis, place = mapped(how)
     tx = gx.across(gx.parse(expression), axis, split=split, replicated="**r")
     given = [stacked(trees) for trees in cases.steps(expression, COUNT, dtype)]
     state = stacked([tx.init(jax.tree_util.tree_map(lambda leaf: leaf[0], given[0]))] * COUNT)
+    if place is not None:
+        given, state = jax.device_put((given, state), place)
     step = over(lambda grads, state: tx.update(grads, state, grads))
     run = step if how == "pmap" else jax.jit(step)
-    found = collectives(jax.make_jaxpr(step)(given[0], state).jaxpr)
+    traced = jax.make_jaxpr(step)(given[0], state) if how == "pmap" else run.trace(given[0], state).jaxpr
+    found = collectives(traced.jaxpr)
     wanted, metrics = cases.expected(expression, COUNT, dtype, split)
     worst = 0.0
     for tree, right in zip(given, wanted, strict=True):
