@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import EAGER, FRAMEWORKS, INDUCTOR, MODES, XLA, array, assert_expected, f16, f32, slow, tensors
+from support import (
+    EAGER,
+    FRAMEWORKS,
+    INDUCTOR,
+    MODES,
+    XLA,
+    array,
+    assert_expected,
+    f16,
+    f32,
+    slow,
+    tensors,
+    without_generated_code,
+)
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -84,8 +97,12 @@ def slow_modes(test: Any) -> Any:
 @slow(XLA, lambda framework, mode, case: (framework, mode) == ("jax", "compiled") and case.startswith(LONG))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_the_exact_formula(framework: str, mode: str, case: str) -> None:
+def test_the_exact_formula(framework: str, mode: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor generates code where numbers are rounded to half precision, and for the longest cases."""
     expression, tree, steps = CASES[case]
+    halves = any(leaf.dtype == np.float16 for leaf in optree.tree_leaves(tree))
+    if (framework, mode) == ("torch", "compiled") and not (halves or case.startswith(LONG)):
+        without_generated_code(monkeypatch)
     tx = gx.parse(expression)
     results, _ = parity.runner(tx, framework, mode)([tree] * steps, tree)
     for result, wanted in zip(results, parity.expected_steps(tx, [tree] * steps, tree), strict=True):
