@@ -36,6 +36,8 @@ INDUCTOR = ("torch", "compiled")
 """Two to eight seconds per row: pairs of dtypes share a tree; float32 and one kind of half precision are quick."""
 HALF = ("float16", "bfloat16")
 """With float32, the only dtypes of stateful transforms under torch.compile: 64-bit sums take inductor half a minute."""
+PAIRS = (("float16", "float64"), ("bfloat16", "complex64"))
+"""Slow dtypes that share a tree, so that one compilation serves both; their norms leave something of each other."""
 GENERATED = ("scale(0.3)", "clip_norm(0.7, axes=-1)", "clip_global_norm(1.0)", "zero_nonfinite()")
 """Rows of whose complex numbers inductor generates code, one for each kind of kernel; `LARGE` as well."""
 LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
@@ -89,7 +91,11 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
     quick = ["float32", others[rank % len(others)]] if row in trees.first() else []
     quick += [MIXED] if row.expression == MIX else []
-    return quick, [dtype for dtype in every if dtype not in quick]
+    slow = [dtype for dtype in every if dtype not in quick]
+    for pair in PAIRS:
+        if {*pair} <= {*slow} and row.expression != LARGE:
+            slow = ["+".join(pair), *(dtype for dtype in slow if dtype not in pair)]
+    return quick, slow
 
 
 def dtypes_of(dtype: str) -> list[str]:
@@ -106,7 +112,7 @@ def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
     """The runs of a row in one dtype; few leaves if compilation is slow."""
     if dtype == MIXED:
         return shared_mixed(row)
-    if where == INDUCTOR and row.expression != LARGE:
+    if "+" in dtype or (where == INDUCTOR and row.expression != LARGE):
         return ordinary_and_hard(row, dtype, like=least(*dtypes_of(dtype)))
     if where in COMPILING and row.expression != LARGE:
         return shared_group(row, dtype)
