@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,9 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
         ``gradient_transformation_state``, also through a ``LossScaleOptimizer``. In a new process,
         ``import gradxform_keras`` before `keras.saving.load_model` to register the class.
 
+    Warns:
+        UserWarning: The optimizer has a clip of Keras, which runs before the transform; or functions cannot be saved.
+
     Raises:
         TypeError: `optimizer` is not a Keras 3 optimizer, is wrapped already, is a `MultiOptimizer` (which has no
             gradients of its own), or cannot be copied by ``get_config``; or `tx` is not a transform.
@@ -83,6 +87,13 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
     check_no_loss("keras.wrap", tx)
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
+    clips = [name for name in _CLIPS if getattr(getattr(optimizer, "inner_optimizer", optimizer), name, None)]
+    if clips:
+        warnings.warn(
+            f"keras.wrap: {optimizer.name} has {clips[0]} and clips before the transform; leave it out of the "
+            "optimizer, and put a clip into the transform",
+            stacklevel=2,
+        )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         made = type(optimizer)(
             _remade(_checked(optimizer.inner_optimizer), tx, on),
@@ -209,6 +220,8 @@ class Transforming(private.Steps):
 
 
 registered("Transforming")(Transforming)
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+"""Keras's own clips, which run before the transform."""
 
 
 @functools.cache

@@ -53,7 +53,8 @@ def attach(
     Args:
         optimizer: Any `torch.optim` optimizer, also as wrapped by Lightning or Accelerate. A path is the parameter's
             name with "/" for "." if the optimizer was built from named parameters (``SGD(model.named_parameters())``),
-            otherwise its index over all groups. Parameter groups added later are included.
+            otherwise its index over all groups. Parameter groups added later are included. Transforms that are
+            attached to it already run first.
         tx: A transform. With a closure, its state advances with each call of the closure, on updates once per step.
         on: What to transform: "gradients" or "updates". Updates of half-precision parameters are float32. Transforms
             that need parameters get those before the step.
@@ -71,6 +72,9 @@ def attach(
         ValueError: `on` is neither of the two, `names` lacks a parameter of the optimizer, a pattern matches no path
             yet (attach after ``add_param_group``), or a ``state_dict`` that was or will be loaded has another
             transform's state.
+
+    Warns:
+        UserWarning: An equal transform is attached already, and both run.
 
     Example:
         >>> import torch
@@ -96,6 +100,9 @@ def attach(
         raise wrong_type("torch.attach", "a torch.optim optimizer", optimizer, hint)
     if names is not None:
         _name(own, named_in("torch.attach", tx, names))
+    if any(handle.tx == tx and handle.on == on for handle in _attached.get(own, ())):
+        why = f"{tx!r} is attached already and runs twice from now on; write handle.remove() to replace it"
+        warnings.warn(f"torch.attach: {why}", stacklevel=2)
     return Attached(own, tx, on, names)
 
 

@@ -127,6 +127,12 @@ def not_an_array(path: str, leaf: Any, frameworks: Collection[str]) -> TypeError
     return TypeError(f"{where} is a {what}, not an array of a known framework ({', '.join(frameworks)}); {hint}")
 
 
+def parameter(path: str) -> TypeError:
+    """Return the error for a PyTorch parameter where its gradient is expected."""
+    hint = "; of the weights themselves, hand in p.detach()"
+    return TypeError(f"expected gradients, but the leaf at {path!r} is a PyTorch parameter; {_APPLY}{hint}")
+
+
 def wrong_call(make: Callable[..., Any], why: TypeError, given: Collection[Any], arrays: bool) -> TypeError:
     """Return the error for arguments that do not fit a factory's signature.
 

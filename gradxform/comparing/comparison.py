@@ -87,7 +87,7 @@ class Comparison:
         if not before:
             count = len(judged.bad[self.steps[0]])
             return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
-        what, end = "differences are rounding:", ""
+        what, end = "differences are rounding:", "; no gradients were compared" * (self.tree == "parameters")
         if self.a.norms_only or self.b.norms_only:
-            what, end = f"norms of {self.tree} differ by", "; the values were not recorded"
+            what, end = f"norms of {self.tree} differ by", f"{end}; the values were not recorded"
         return f"{until} {what} at most {level:.1e}, which {judged.arithmetic.name} explains{end}."

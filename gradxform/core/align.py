@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend import lookup
+from gradxform.backend.errors import parameter
 from gradxform.backend.protocol import Backend
 from gradxform.core.leaves import put
 from gradxform.core.tree import Tree
@@ -178,17 +179,18 @@ def check_state(view: Tree, state: Any) -> None:
 
 
 def check_gradients(view: Tree, tree: Any) -> None:
-    """Reject variables among the gradients, such as a list of (gradient, variable) pairs.
+    """Reject variables among the gradients, such as a list of (gradient, variable) pairs, and PyTorch's parameters.
 
-    A tree of variables only is transformed.
+    A tree of variables only is transformed, as TensorFlow may keep gradients in variables.
 
     Raises:
+        TypeError: a parameter that has its gradient in `.grad`; names its path and what to write instead.
         ValueError: names the path of the first variable and what to write instead.
     """
     slots, kinds = view.source.slots, view.backend.variables
     types = {type(slot) for slot in slots if slot is not None}
     if len({issubclass(kind, kinds) for kind in types}) < 2 and not _is_pairs(tree, kinds):
-        return
+        return _check_parameters(view)
     found = zip(view.source.find_paths(), slots, strict=True)
     path = next((path for path, slot in found if isinstance(slot, kinds)), "0/1")
     raise ValueError(
@@ -201,12 +203,29 @@ def gradients_view(what: str, tree: Any) -> Tree | None:
     """Return the view of a tree of gradients; None if there is no leaf.
 
     Raises:
-        TypeError: a list of (gradient, variable) pairs, of which both would count.
+        TypeError: a list of (gradient, variable) pairs, of which both would count; or PyTorch's parameters.
     """
     view = Tree.read(tree)
     if view is not None and _is_pairs(tree, view.backend.variables):
         raise TypeError(f"{what}: got (gradient, variable) pairs; write [gradient for gradient, _ in pairs]")
+    if view is not None:
+        _check_parameters(view)
     return view
+
+
+def _check_parameters(view: Tree) -> None:
+    """Reject PyTorch's parameters, which have their gradients in `.grad`, and may be DTensors by type."""
+    slots, backend = view.source.slots, view.backend
+    if set(map(type, slots)) <= {backend.types[0], type(None)}:
+        return
+    for i, slot in enumerate(slots):
+        if is_parameter(slot, backend):
+            raise parameter(view.source.find_paths()[i])
+
+
+def is_parameter(leaf: Any, backend: Backend) -> bool:
+    """Whether a leaf is a parameter of PyTorch, which has its gradient in `.grad`."""
+    return isinstance(leaf, backend.variables) and hasattr(leaf, "grad")
 
 
 def _is_pairs(tree: Any, kinds: tuple[type, ...]) -> bool:

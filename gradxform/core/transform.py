@@ -88,7 +88,8 @@ class Traits(NamedTuple):
     compose: Callable[[Sequence[Any]], GradientTransformation] | None = None
     """Builds the same combination of other parts, so that they are measured one by one."""
     stage: str = ""
-    """Its place in a chain, for order warnings: "unscale", "accumulate", "skip", "clip", "decay", "noise", "freeze"."""
+    """Its place in a chain, for order warnings: "unscale", "accumulate", "skip", "zero", "clip" (by norms), "limit" (of
+    elements), "average", "decay", "noise", "freeze"."""
     label: str = ""
     """Its name among metrics, if it has no factory."""
     axes: tuple[Any, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
+from gradxform.core import align
+from gradxform.core.holder import GRADIENTS
 from gradxform.core.leaves import INEXACT
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen, keys_of
@@ -32,7 +35,8 @@ def record(
 
     Args:
         folder: where to write; made if it is not there. A step that is there already is replaced, so a run that goes
-            on from a checkpoint goes on with its recording.
+            on from a checkpoint goes on with its recording. Later steps of an earlier run stay until then: a warning
+            says so.
         every: record each step that is a multiple of it, and ignore the others.
         where: which leaves to record, as `masked` takes it: a glob, a pattern, a function of the path, a list of these
             or a tree of bools. All by default. Arrays without a path, such as a loss, are always recorded.
@@ -112,13 +116,18 @@ class Recorder:
             step: the number of the step: a Python integer, or a 0-d array of any framework.
             **trees: what to keep, under any names: pytrees of arrays of any framework, sharded ones too, None among
                 them; lists of variables, of (name, parameter) or (gradient, variable) pairs; a model, of which
-                the parameters are kept, or, of PyTorch's under the name ``gradients``, the ``.grad`` of each; numbers.
+                the parameters are kept; numbers. Of PyTorch's models and parameters under the name ``gradients``, the
+                ``.grad`` of each is kept.
                 `gx.compare` looks at the names ``gradients``, ``parameters``, ``updates`` and ``loss``.
 
         Raises:
             OSError: the disk is full, or the folder is gone or not writable.
             TypeError: a leaf that is no array, or that is traced; names the path.
             ValueError: a negative step, nothing to record, or a pattern of `where` that matches no path.
+
+        Warns:
+            UserWarning: ``gradients`` holds none; or the first step that is recorded comes before steps that are in the
+                folder already, of an earlier run.
         """
         number = _number(step)
         if number < 0:
@@ -138,10 +147,21 @@ class Recorder:
                 arrays[key] = array
         if (wrong := files.unprintable(arrays)) is not None:
             raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
+        hint = "write recorder(step, gradients=..., loss=...)"
+        if GRADIENTS in leaves and not leaves[GRADIENTS]:
+            hint = "gradients holds none (before loss.backward(), after zero_grad(), or an iterator that is used up)"
+            if arrays:
+                warnings.warn(f"record: step {number}: {hint}", stacklevel=2)
         if not arrays:
-            raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
+            raise ValueError(f"record: step {number} has no array: {hint}")
         if not _is_first_process():
             return
+        if self._last < 0 and (later := [each for each in self.steps if each > number]):
+            warnings.warn(
+                f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, which stay "
+                "until they are recorded again; record each run in a folder of its own, or delete them",
+                stacklevel=2,
+            )
         file, described = files.path_of(self.folder, number), self._about(number, leaves)
         if number == self._last:
             _add_earlier(files.Step(file), arrays, described)
@@ -254,6 +274,7 @@ def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
         except TypeError as error:
             raise TypeError(f"record: {name}: {error}") from error
         paths = [] if backend is None else backend.paths(tree)
+    leaves = [_own(name, leaf) for leaf in leaves]
     keys = [path.replace(".", "/") for path in paths]
     unique = keys_of(keys)
     if keys != unique and listed is None:
@@ -263,20 +284,37 @@ def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
 
 
 def _opened(name: str, tree: Any) -> Any:
-    """The named parameters or variables of a model, or their gradients; other trees are themselves."""
+    """The named parameters or variables of a model; other trees are themselves."""
     if hasattr(tree, "trainable_variables"):
         return list(tree.trainable_variables)
     if hasattr(tree, "named_parameters"):
-        named = list(tree.named_parameters())
-        return {path: p.grad for path, p in named} if name.startswith("gradients") else named
+        return list(tree.named_parameters())
     return list(tree) if isinstance(tree, Iterator) else tree
 
 
 def _of_pair(item: Any) -> Any:
-    """The array of a variable, of a (name, parameter) or of a (gradient, variable) pair."""
+    """A variable, or the array of a (name, parameter) or of a (gradient, variable) pair."""
     if isinstance(item, (list, tuple)):
         item = item[1] if isinstance(item[0], str) else item[0]
-    return lookup.unwrapped(item)
+    return item
+
+
+def _own(name: str, leaf: Any) -> Any:
+    """The array of a leaf; of PyTorch's parameters the gradient, if gradients are recorded.
+
+    Raises:
+        TypeError: a variable of Keras among the gradients, which has none.
+    """
+    array, gradients = lookup.unwrapped(leaf), name.startswith(GRADIENTS)
+    owner = lookup.owner(array)
+    if owner is not None and align.is_parameter(array, owner):
+        return array.grad if gradients else array.detach()
+    if gradients and hasattr(leaf, "trainable") and array is not leaf:
+        raise TypeError(
+            f"record: {name}: {short(leaf)} is a variable, not a gradient; hand in (gradient, variable) pairs, or "
+            "record it as parameters"
+        )
+    return array
 
 
 def _choose(where: Where, leaves: Mapping[str, Any]) -> dict[str, Any]:

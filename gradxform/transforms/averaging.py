@@ -78,7 +78,9 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
             by = g.backend.compute(_debiasing, weight)
         return shown(dense, new, context, by), EmaState(count, averages, divisor)
 
-    return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
+    return stateful(
+        EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))), stage="average"
+    )
 
 
 def _weight_at(xp: Any, count: Array, log: Array) -> Array:
@@ -150,7 +152,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
         out = dense.written(weighted, new, numbers=[None, now]) if nesterov else shown(dense, new, context)
         return out, TraceState(traces)
 
-    return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
+    return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()), stage="average")
 
 
 class GrokfastState(NamedTuple):
@@ -203,7 +205,7 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
         new, averages = blend(dense, state.average, "grokfast: the averages", weights, context)
         return dense.written(weighted, new, numbers=[None, most]), GrokfastState(advanced(g, state.count), averages)
 
-    return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
+    return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()), stage="average")
 
 
 def _weights(xp: Any, count: Array, new: Array, old: Array) -> tuple[Array, Array]:

@@ -66,10 +66,10 @@ def clip_value(
             most = between(g, max_abs, 0.0, float("inf"))
             return g.clipped(-most, most)
 
-        return stateless(within, stage="clip")
+        return stateless(within, stage="limit")
     if arguments.static(low) and arguments.static(high) and low > high:
         raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}; swap them")
-    return stateless(lambda g: g.clipped(low, high), stage="clip")
+    return stateless(lambda g: g.clipped(low, high), stage="limit")
 
 
 @factory(max_norm=limit)

@@ -9,6 +9,7 @@ from typing import Any
 
 import optree
 
+from gradxform.backend import lookup
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, is_transformation
 from gradxform.core.transform import (
@@ -87,8 +88,9 @@ def chain(*txs: Any) -> GradientTransformation:
         TypeError: An object lacks `init` or `update`.
 
     Warns:
-        OrderWarning: A clip precedes unscaling or accumulation. On `init`: a transform that skips steps or accumulates
-            precedes one that zeros would move, such as `ema` or ``optax.adamw``.
+        OrderWarning: A clip precedes unscaling or accumulation; an average, or a clip by norm, precedes what replaces
+            or skips nonfinite gradients. On `init`: a transform that skips steps or accumulates precedes one that zeros
+            would move, such as `ema` or ``optax.adamw``.
 
     Example:
         >>> import numpy as np
@@ -309,22 +311,44 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
     return GradientTransformation(rule, start if stateful else None, traits=traits)
 
 
-_LATE = {
+_LIMITED = {
     "unscale": "the limit would apply to scaled gradients; unscale first",
     "accumulate": "each part would be clipped instead of their mean; accumulate first: "
     "accumulate(chain(clip, ...), every)",
 }
-"""The stages that must not come after a clip, and why."""
+_LATE = {
+    "limit": _LIMITED,
+    "clip": _LIMITED
+    | {"zero": "one NaN or infinity makes NaN of all gradients that share the norm; write chain({late}, {early})"},
+    "average": {
+        "zero": "a NaN stays in the average; write chain({late}, {early})",
+        "skip": "a NaN stays in the average; write {inside}",
+    },
+}
+"""For each stage, the stages that must not come after it, and why."""
 
 
 def _check_order(parts: Sequence[GradientTransformation]) -> None:
-    """Warn of the first clip that comes too early."""
-    clip = None
+    """Warn of the first transform that comes too early."""
+    earlier: dict[str, GradientTransformation] = {}
+    finite = False
     for tx in parts:
-        if clip is not None and tx.traits.stage in _LATE:
-            why = f"{clip!r} comes before {tx.traits.label or repr(tx)}: {_LATE[tx.traits.stage]}"
-            return warnings.warn(f"chain: {why}", OrderWarning, stacklevel=4)
-        clip = tx if clip is None and tx.traits.stage == "clip" else clip
+        label, stage = tx.traits.label or repr(tx), tx.traits.stage
+        for own, early in earlier.items():
+            if stage in _LATE[own] and not (finite and stage in ("zero", "skip")):
+                within = repr(tx.traits.parts[0]) if tx.traits.parts else ""
+                inside = label.replace(within, f"chain({early!r}, {within})", 1)
+                why = _LATE[own][stage].format(late=label, early=repr(early), inside=inside)
+                return warnings.warn(f"chain: {early!r} comes before {label}: {why}", OrderWarning, stacklevel=4)
+        finite = finite or stage == "zero"
+        earlier = dict.fromkeys(_stages(tx), tx) | earlier
+    return None
+
+
+def _stages(tx: GradientTransformation) -> list[str]:
+    """The stages of a transform that must not come before others; of those inside if it has none itself."""
+    inside = [] if tx.traits.stage else [own for part in tx.traits.parts for own in _stages(part)]
+    return [own for own in (tx.traits.stage, *inside) if own in _LATE]
 
 
 def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any]) -> None:
@@ -351,4 +375,8 @@ def _moves(tx: GradientTransformation, state: Any) -> bool:
     """Whether zeros have an effect: on arrays in the state, which average or collect gradients, or on parameters."""
     if tx.traits.stage in ("decay", "noise") or any([_moves(part, ()) for part in tx.traits.parts]):
         return True
-    return any([len(getattr(leaf, "shape", ())) > 0 for leaf in optree.tree_leaves(state)])
+    try:
+        leaves = lookup.opened(state)[1][0]  # also of Flax NNX's containers
+    except TypeError:  # a state of another library, with leaves that are no arrays
+        leaves = optree.tree_leaves(state)
+    return any([len(getattr(leaf, "shape", ())) > 0 for leaf in leaves])

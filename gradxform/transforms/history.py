@@ -408,7 +408,7 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
         count = advanced(g, state.count)
         return dense.given(out), SpikesState(count, averages.replaced(dense, new))
 
-    return stateful(SpikesState, rule, lambda fresh: SpikesState(fresh.count(), fresh.zeros()), stage="clip")
+    return stateful(SpikesState, rule, lambda fresh: SpikesState(fresh.count(), fresh.zeros()), stage="limit")
 
 
 def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:

@@ -61,7 +61,7 @@ def zero_nonfinite() -> GradientTransformation:
             return zeroed
         return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))
 
-    return stateless(zeroed)
+    return stateless(zeroed, stage="zero")
 
 
 def _zero_nonfinite(xp: Any, x: Array, shown: Array) -> Array:
@@ -337,6 +337,11 @@ def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
 
 def check_waits(what: str, tx: GradientTransformation) -> None:
     """Reject a transformation without a window."""
+    if tx.traits.label:
+        raise TypeError(
+            f"{what}: {tx!r} is of another library, which knows no flush; write gx.accumulate(optax.chain(...), every) "
+            "around its transforms"
+        )
     if not tx.traits.waits:
         raise TypeError(f"{what}: {tx!r} has no accumulate(...), so that no gradients wait to be applied")
 

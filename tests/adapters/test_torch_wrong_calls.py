@@ -65,6 +65,13 @@ WRONG = [
     ("gx.global_norm(model.parameters())", GRADIENTS),
     ("gx.global_norm([(p.grad, p) for p in model.parameters()])", "[gradient for gradient, _ in pairs]"),
     ("gx.norms(model.named_parameters())", GRADIENTS),
+    *(
+        (f"{call}({given})", GRADIENTS)
+        for call in ("tx", "gx.global_norm", "gx.norms", "gx.nonfinite_paths")
+        for given in ("list(model.parameters())", "dict(model.named_parameters())", "{'head': [None, model.weight]}")
+    ),
+    ("gx.pcgrad([list(model.parameters()), list(model.parameters())], seed=0)", GRADIENTS),
+    ("gx.per_example_clip_norm(dict(model.named_parameters()), 1.0)", GRADIENTS),
     ("gx.clip_global_norm(model.parameters(), 1.0)", APPLY),
     ("gx.clip_global_norm(model.parameters(), max_norm=1.0, norm_type=2.0)", APPLY),
     ("gx.clip_value(model, 0.5)", APPLY),

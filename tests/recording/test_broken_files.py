@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ STEP = "step_00000000.safetensors"
 
 
 def recorded(folder: Path, **options: Any) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
     recorder = gx.record(folder, **options)
     for step in range(2):
         recorder(step, gradients={"dense": {"kernel": G, "bias": G[0]}}, loss=0.5)

@@ -123,7 +123,8 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
         (0.5, {"loss": 1.0}, "0.5"),
         ("3", {"loss": 1.0}, "3"),
         (0, {}, "has no array"),
-        (0, {"gradients": {"w": None}}, "has no array"),
+        (0, {"gradients": {"w": None}}, "has no array.*gradients holds none"),
+        (0, {"gradients": iter(())}, "has no array.*used up"),
         (0, {"gradients": {"w": "text"}}, "'w'"),
         (0, {"gradients": {"w": np.array([{}])}}, "'w'"),
     ],
@@ -134,6 +135,32 @@ def test_what_cannot_be_recorded(step: Any, trees: Any, message: str, tmp_path: 
     with pytest.raises(ValueError, match=r"every .* 0"):
         gx.record(tmp_path, every=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_gradients_beside_a_loss_are_noticed(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="step 0: gradients holds none"):
+        gx.record(tmp_path)(0, gradients=iter(()), loss=0.5)
+
+
+def test_steps_of_an_earlier_run_are_noticed(tmp_path: Path) -> None:
+    gradients = {"w": np.ones(2)}
+    first = gx.record(tmp_path)
+    for step in (0, 1, 3, 2, 5):
+        first(step, gradients=gradients)
+    for start in (0, 4):  # anew, or from a checkpoint
+        again = gx.record(tmp_path)
+        with pytest.warns(UserWarning, match="later steps of an earlier run, up to 5"):
+            again(start, gradients=gradients)
+        again(start + 1, gradients=gradients)
+    gx.record(tmp_path)(6, gradients=gradients)
+    assert first.steps == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_parameters_alone_are_compared_as_such(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for step in range(3):
+            gx.record(tmp_path / name)(step, parameters={"w": np.float32([1, 2, 3])}, loss=0.5)
+    assert "no gradients were compared" in str(gx.compare(tmp_path / "a", tmp_path / "b"))
 
 
 def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:

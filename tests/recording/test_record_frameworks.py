@@ -92,6 +92,33 @@ def test_a_model_of_torch_and_its_gradients(tmp_path: Path) -> None:
     assert kept(tmp_path, 5, "gradients")["0/weight"].dtype.name == "bfloat16"
 
 
+@pytest.mark.parametrize("norms_only", [False, True])
+def test_parameters_of_torch_are_recorded_by_their_gradients(norms_only: bool, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    model(torch.tensor([[3.0, 4.0]])).sum().backward()
+    named = dict(model.named_parameters())
+    for i, given in enumerate([model, model.parameters(), list(model.parameters()), named, [*named.items()]]):
+        gx.record(tmp_path / str(i), norms_only=norms_only)(0, gradients=given, parameters=model)
+        found = [array.ravel().tolist() for array in kept(tmp_path / str(i), 0, "gradients").values()]
+        assert found == ([[5.0, 4.0], [1.0, 1.0]] if norms_only else [[3.0, 4.0], [1.0]])
+        own = [array.tolist() for array in kept(tmp_path / str(i), 0, "parameters").values()]
+        assert norms_only or own == [parameter.tolist() for parameter in named.values()]
+
+
+def test_variables_of_keras_are_no_gradients(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layer = keras.layers.Dense(1)
+    layer.build((None, 2))
+    if keras.backend.backend() == "torch":
+        with pytest.raises(ValueError, match="gradients holds none"):
+            gx.record(tmp_path)(0, gradients=layer)
+    else:
+        for given in (layer, layer.trainable_variables):
+            with pytest.raises(TypeError, match="is a variable, not a gradient"):
+                gx.record(tmp_path)(0, gradients=given)
+
+
 def test_the_handle_of_attach(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1, bias=False)

@@ -656,6 +656,7 @@ def test_orders_that_are_surely_wrong() -> None:
     for txs, first, second in (
         ((clip, gx.accumulate(gx.identity(), 2)), "clip_norm", "accumulate"),
         ((gx.clip_value(1.0), gx.scale(2.0), Foreign()), "clip_value", "unscale"),
+        ((gx.chain(gx.measure(clip)), gx.accumulate(gx.identity(), 2)), "clip_norm", "accumulate"),
     ):
         with pytest.warns(gx.OrderWarning, match=rf"{first}.* before {second}") as caught:
             gx.chain(*txs)
@@ -664,8 +665,46 @@ def test_orders_that_are_surely_wrong() -> None:
         warnings.simplefilter("error")
         gx.chain(gx.accumulate(gx.chain(clip, decay), 2), clip, gx.freeze("**"), gx.scale(-0.1)).init({"w": np.ones(2)})
         gx.chain(gx.freeze("**"), decay)
+        gx.chain(gx.clip_value(1.0), gx.clip_spikes(), gx.zero_nonfinite(), clip, gx.ema(0.9), gx.skip_large(clip, 2.0))
+        gx.chain(clip, gx.skip_nonfinite(gx.chain(clip, gx.ema(0.9))))
         warnings.simplefilter("ignore", gx.OrderWarning)
         gx.chain(clip, gx.accumulate(gx.identity(), 2))
+
+
+STATEFUL = sorted({expression for entry in ENTRIES for expression in entry.devices if "<" not in expression})
+
+
+@pytest.mark.parametrize("expression", [each for each in STATEFUL if "lambda" not in each])
+def test_what_a_nan_stays_in_comes_after_what_skips_it(expression: str) -> None:
+    """A warning comes where a NaN would stay for good, and the line that it gives forgets the NaN."""
+    params = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
+    bad = {"w": np.full((2, 3), np.nan, np.float32)}
+
+    def spoiled(tx: gx.GradientTransformation) -> bool:
+        state, out = tx.init(params), params
+        for gradients in [params, bad, *[params] * 6]:
+            out, state = tx.update(gradients, state, params)
+        return not np.isfinite(out["w"]).all()
+
+    tx = gx.parse(expression)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        whole = gx.chain(tx, gx.skip_nonfinite(gx.identity()))
+    assert bool(caught) == spoiled(tx), str(caught)
+    if caught:
+        moved = [not np.any(whole.update(params, whole.update(bad, whole.init(params), params)[1], params)[0]["w"])]
+        better = gx.parse(str(caught[0].message).rpartition("write ")[2])
+        assert moved == [True] and not spoiled(better) and repr(tx) in repr(better)
+
+
+@pytest.mark.parametrize("expression", ["clip_global_norm(1.0)", "clip_norm(1.0)", "normalize_global_norm()", "ema(0.9)"])
+def test_what_spreads_a_nan_comes_after_what_replaces_it(expression: str) -> None:
+    bad = {"w": np.float32([np.nan, 1.0])}
+    with pytest.warns(gx.OrderWarning) as caught:
+        whole = gx.chain(gx.parse(expression), gx.zero_nonfinite())
+    better = gx.parse(str(caught[0].message).rpartition("write ")[2])
+    found = [tx.update(bad, tx.init(bad))[0]["w"][1] for tx in (whole, better)]
+    assert found[1] != 0.0 and (found[0] == 0.0 or expression == "ema(0.9)")
 
 
 @pytest.mark.parametrize(
