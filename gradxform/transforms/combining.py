@@ -133,8 +133,9 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
 
     Raises:
         TypeError: `where` has an unknown form. On use: variables are given for a plain tree of gradients.
-        ValueError: The list is empty. On `init` or use: a pattern matches no path, a variable has no gradient, or a
-            gradient has no bool. The message lists paths, and patterns that would match.
+        ValueError: The list is empty. On `init` or use: a pattern matches no path, a variable has no gradient, a
+            gradient has no bool, or a function returns None for every path (one that is false everywhere chooses
+            nothing). The message lists paths, and patterns that would match.
 
     Example:
         >>> import numpy as np
@@ -225,7 +226,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 
     .. math:: g_i \leftarrow t_{r(i)}(g)_i
 
-    Norms cover the gradients of one rule.
+    Norms cover the gradients of one rule. A rule after ``"**"`` is never reached: write general patterns last.
 
     Args:
         rules: Mapping from a glob, an `re.Pattern`, a function, a parameter or a tuple of these, as in `masked`, to a

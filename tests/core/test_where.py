@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, one_sentence
+from support import FRAMEWORKS, one_sentence, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -378,6 +378,17 @@ def test_a_function_of_the_parameters(where: Callable[..., Any], words: str) -> 
     with pytest.raises(TypeError) as caught:
         gx.masked(gx.scale(2.0), where)({"w": np.ones((2, 2))})
     one_sentence(str(caught.value), words)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("where", [lambda path: None, lambda path, leaf: None, re.compile("absent").search])
+def test_a_function_without_a_result_is_refused(where: Any, framework: str) -> None:
+    given = tensors(framework, {"w": np.ones(2), "b": np.ones(1)})
+    for tx in (gx.masked(gx.scale(2.0), where), gx.partition({where: gx.stop()}), gx.freeze(where)):
+        with pytest.raises(ValueError, match="returns None for every path.*'w'"):
+            tx(given)
+    gx.freeze(re.compile("w").search)({"w": None, "b": np.ones(1)})  # its gradient is None in this step
+    gx.freeze(lambda path: False)(given)
 
 
 def test_what_a_function_of_path_and_leaf_raises_of_values_is_its_own() -> None:

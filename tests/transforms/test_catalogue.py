@@ -697,7 +697,9 @@ def test_what_a_nan_stays_in_comes_after_what_skips_it(expression: str) -> None:
         assert moved == [True] and not spoiled(better) and repr(tx) in repr(better)
 
 
-@pytest.mark.parametrize("expression", ["clip_global_norm(1.0)", "clip_norm(1.0)", "normalize_global_norm()", "ema(0.9)"])
+@pytest.mark.parametrize(
+    "expression", ["clip_global_norm(1.0)", "clip_norm(1.0)", "normalize_global_norm()", "ema(0.9)"]
+)
 def test_what_spreads_a_nan_comes_after_what_replaces_it(expression: str) -> None:
     bad = {"w": np.float32([np.nan, 1.0])}
     with pytest.warns(gx.OrderWarning) as caught:
@@ -735,6 +737,20 @@ def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> 
         _, state = tx.update({"w": np.full(2, np.nan)}, tx.init(params), params)
         assert not gx.has_updated(state)
         assert repr(gx.parse(later)) in repr(tx)
+
+
+def test_a_warning_of_zeros_reaches_flax() -> None:
+    nnx, optax = pytest.importorskip("flax.nnx"), pytest.importorskip("optax")
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    with pytest.warns(gx.OrderWarning, match="write skip_nonfinite"):
+        nnx.Optimizer(model, gx.chain(gx.skip_nonfinite(gx.clip_norm(1.0)), optax.adamw(0.1)), wrt=nnx.Param)
+
+
+def test_a_window_in_another_library_says_what_to_write() -> None:
+    optax = pytest.importorskip("optax")
+    tx, params = optax.chain(gx.accumulate(gx.clip_norm(1.0), 4), optax.sgd(0.1)), {"w": np.ones(2)}
+    with pytest.raises(TypeError, match=r"gx.accumulate\(optax.chain"):
+        gx.flush(tx, tx.init(params), params)
 
 
 def test_a_flush_of_one_gradient() -> None:
