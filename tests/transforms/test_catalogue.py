@@ -682,8 +682,8 @@ def test_what_a_nan_stays_in_comes_after_what_skips_it(expression: str) -> None:
 
     def spoiled(tx: gx.GradientTransformation) -> bool:
         state, out = tx.init(params), params
-        for gradients in [params, bad, *[params] * 6]:
-            out, state = tx.update(gradients, state, params)
+        for given in [params, bad, *[params] * 6]:
+            out, state = tx.update(given, state, params)
         return not np.isfinite(out["w"]).all()
 
     tx = gx.parse(expression)
