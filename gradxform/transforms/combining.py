@@ -334,9 +334,10 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
     earlier: dict[str, GradientTransformation] = {}
     finite = False
     for tx in parts:
-        label, stage = tx.traits.label or repr(tx), tx.traits.stage
+        stage = tx.traits.stage
         for own, early in earlier.items():
             if stage in _LATE[own] and not (finite and stage in ("zero", "skip")):
+                label = tx.traits.label or repr(tx)
                 within = repr(tx.traits.parts[0]) if tx.traits.parts else ""
                 inside = label.replace(within, f"chain({early!r}, {within})", 1)
                 why = _LATE[own][stage].format(late=label, early=repr(early), inside=inside)
