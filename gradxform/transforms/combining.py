@@ -342,7 +342,7 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
                 inside = label.replace(within, f"chain({early!r}, {within})", 1)
                 why = _LATE[own][stage].format(late=label, early=repr(early), inside=inside)
                 return warnings.warn(f"chain: {early!r} comes before {label}: {why}", OrderWarning, stacklevel=4)
-        finite = finite or stage == "zero"
+        finite = finite or stage in ("zero", "skip")
         earlier = dict.fromkeys(_stages(tx), tx) | earlier
     return None
 
