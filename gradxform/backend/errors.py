@@ -129,8 +129,8 @@ def not_an_array(path: str, leaf: Any, frameworks: Collection[str]) -> TypeError
 
 def parameter(path: str) -> TypeError:
     """Return the error for a PyTorch parameter where its gradient is expected."""
-    hint = "; of the weights themselves, hand in p.detach()"
-    return TypeError(f"expected gradients, but the leaf at {path!r} is a PyTorch parameter; {_APPLY}{hint}")
+    end = "; of the weights themselves, hand in p.detach(), or p.view_as(p) to differentiate"
+    return TypeError(f"expected gradients, but the leaf at {path!r} is a PyTorch parameter; {_APPLY}{end}")
 
 
 def wrong_call(make: Callable[..., Any], why: TypeError, given: Collection[Any], arrays: bool) -> TypeError:
