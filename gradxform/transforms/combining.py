@@ -348,8 +348,8 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
 
 
 def _stages(tx: GradientTransformation) -> list[str]:
-    """The stages of a transform that must not come before others; of those inside if it has none itself."""
-    inside = [] if tx.traits.stage else [own for part in tx.traits.parts for own in _stages(part)]
+    """The stages of a transform that must not come before others; of those inside it, unless for some leaves alone."""
+    inside = [] if tx.traits.stage or tx.traits.where else [own for part in tx.traits.parts for own in _stages(part)]
     return [own for own in (tx.traits.stage, *inside) if own in _LATE]
 
 
