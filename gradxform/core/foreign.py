@@ -91,6 +91,8 @@ def _hint(tx: Any) -> str:
         return "; write gx.chain(*txs)"
     if holds_arrays(tx):
         return "; gradients come later: tx(gradients)"
+    if isinstance(tx, (int, float)):
+        return "; the transformation comes first, as in gx.accumulate(tx, every=4)"
     return "; call it first" if callable(tx) else ""
 
 
