@@ -143,7 +143,7 @@ WRONG: list[tuple[Any, ...]] = [
     ("gx.partition({'a': gx.stop()}, {'w': 'a'})", TypeError, "{'encoder/**': tx}"),
     # --- the wrong order
     ("gx.masked('*w', gx.stop())", TypeError, "masked", "expected a transformation", "'*w'"),
-    ("gx.accumulate(4, gx.stop())", TypeError, "accumulate", "expected a transformation", "4"),
+    ("gx.accumulate(4, gx.stop())", TypeError, "accumulate", "expected a transformation", "4", "comes first"),
     ("gx.measure('name', gx.stop())", TypeError, "measure", "expected a transformation", "'name'"),
     ("gx.partition(gx.stop(), {'**/bias': gx.stop()})", TypeError, "partition", "{'**/bias': tx}"),
     ("gx.partition(gx.stop())", TypeError, "{'**/bias': tx}"),
