@@ -22,7 +22,7 @@ from support import (
     INF,
     MODES,
     NAN,
-    ON_DEVICES,
+    STATEFUL,
     XLA,
     array,
     arrays,
@@ -223,20 +223,20 @@ def test_the_sign_of_a_subnormal_number(framework: str, mode: str, expression: s
 # --- states ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ON_DEVICES)
+@pytest.mark.parametrize("name", STATEFUL)
 def test_a_state_keeps_its_dtype(name: str) -> None:
     for own, given in ((np.float64, np.float32), (np.float32, np.float64)):
-        state = ON_DEVICES[name].init([np.zeros(2, own)])
-        _, new = ON_DEVICES[name].update([np.ones(2, given)], state)
+        state = STATEFUL[name].init([np.zeros(2, own)])
+        _, new = STATEFUL[name].update([np.ones(2, given)], state)
         assert [leaf.dtype for leaf in optree.tree_leaves(new)] == [leaf.dtype for leaf in optree.tree_leaves(state)]
 
 
 @slow(XLA)
-@pytest.mark.parametrize("name", [*ON_DEVICES, "frozen, each", "frozen, all"])
+@pytest.mark.parametrize("name", [*STATEFUL, "frozen, each", "frozen, all"])
 def test_a_gradient_flows_through_statistics_and_masks(name: str) -> None:
     jax = pytest.importorskip("jax")
     frozen = {"frozen, each": gx.clip_norm(1.0), "frozen, all": gx.clip_global_norm(1.0)}
-    tx = ON_DEVICES[name] if name in ON_DEVICES else gx.chain(gx.freeze("b"), frozen[name])
+    tx = STATEFUL[name] if name in STATEFUL else gx.chain(gx.freeze("b"), frozen[name])
 
     def loss(x: Any) -> Any:
         grads = {"a": x, "b": x, "c": 2 * x}
