@@ -343,14 +343,9 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
                 why = _LATE[own][stage].format(late=label, early=repr(early), inside=inside)
                 return warnings.warn(f"chain: {early!r} comes before {label}: {why}", OrderWarning, stacklevel=4)
         finite = finite or stage in ("zero", "skip")
-        earlier = dict.fromkeys(_stages(tx), tx) | earlier
+        if stage in _LATE:
+            earlier.setdefault(stage, tx)
     return None
-
-
-def _stages(tx: GradientTransformation) -> list[str]:
-    """The stages of a transform that must not come before others; of those inside it, unless for some leaves alone."""
-    inside = [] if tx.traits.stage or tx.traits.where else [own for part in tx.traits.parts for own in _stages(part)]
-    return [own for own in (tx.traits.stage, *inside) if own in _LATE]
 
 
 def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any]) -> None:
