@@ -67,6 +67,8 @@ def narrowed(value: Any, dtype: Any) -> Any:
     with np.errstate(all="ignore"):
         wide = value.astype(np.float64)
         near = wide.astype(dtype)
+        if value.dtype == np.float64 and dtype != "bfloat16":
+            return near
         opposite = 2 * wide - near  # the other neighbour if float64 is halfway
         if dtype in (np.float32, np.float16) and not np.any((opposite != near) & (opposite.astype(dtype) == opposite)):
             return near

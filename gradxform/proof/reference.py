@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import math
 import re
@@ -68,11 +69,14 @@ def norm(leaves: Sequence[Any], ord: float = 2) -> float:
         return float(norm_of([extended(leaf) for leaf in leaves], ord))
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def _apply(tx: Transformation, leaves: Sequence[Leaf], memory: Memory) -> None:
     rule = _RULES.get(getattr(tx, "name", ""))  # which an object of one's own lacks
     if rule is None:
         raise NotImplementedError(f"{tx!r} has no reference")
-    signature = inspect.signature(rule)
+    signature = _signature(rule)
     active = [leaf for leaf in leaves if not leaf.stopped]
     positional = [value for name, value in tx.arguments if name is None]
     named = {name: value for name, value in tx.arguments if name is not None}

@@ -5,6 +5,7 @@ A row is an expression that builds a transform, with the error budget against `p
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,7 @@ class Row:
         """The expression."""
         return self.expression
 
-    @property
+    @functools.cached_property
     def tx(self) -> GradientTransformation:
         """The transform."""
         return parse(self.expression)
