@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import Driver, Leaves, assembled
-from support import XLA, array, assert_ulp, bits, slow
+from support import GRAPHS, XLA, array, assert_ulp, bits, slow
 
 import gradxform as gx
 
@@ -636,6 +636,7 @@ def test_eager_and_compiled(how: dict[str, bool]) -> None:
 
 
 @slow(XLA, way=("XLA", "accelerator, XLA"))
+@slow(GRAPHS, way="accelerator", on="gradients")
 @pytest.mark.parametrize("way", ["as it is", "XLA", "accelerator", "accelerator, XLA"])
 @pytest.mark.parametrize("on", ["gradients", "updates"])
 def test_mixed_precision(on: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,17 +17,18 @@ HERE = [driver for driver in DRIVERS if importlib.util.find_spec(driver.framewor
 def in_session(driver: str, case: str) -> bool:
     if driver.endswith("resource variables"):
         return case not in ("transform, several", "sparse", "left out, skip_nonfinite", "None")
-    words = ("noise", "accum", ", clip", "saved", "dtypes")
+    words = ("noise", "accum", ", clip", "saved", "dtypes", "flush, skip", "flush, in", "nested", "skip_large")
     return driver.endswith("session") and any(word in case for word in words)
 
 
 def in_xla(driver: str, case: str) -> bool:
-    quick = ("transform, several", "transform, trace", "left out, skip_nonfinite", "a pattern that matches nothing")
+    quick = ("transform, trace", "left out, skip_nonfinite", "a pattern that matches nothing")
     return driver.endswith("XLA") and case not in quick
 
 
 def in_function(driver: str, case: str) -> bool:
     words = ("noise", "accum", "schedule", "part", "leaf", "error", "measure", "masks", "saved", "dtypes", "optimizers")
+    words += ("nested", "flush, skip", "flush, in", "spikes", "skip_large", "unchanged")
     return driver.endswith("tf.function") and any(word in case for word in words)
 
 

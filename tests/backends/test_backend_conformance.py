@@ -42,13 +42,14 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 def is_slow_in_mlx(framework: str, mode: str, case: str) -> bool:
     words = "accumulate|adagc|adaptive|centralize|chain|ema|measure|normalize|percentile|skip|spikes|zscore"
+    words += "|noise|orthogonal|feedback|grokfast|mars|partition"
     costly = re.search(words, case) or case not in FIRST
     return framework == "mlx" and mode == "eager" and case in ROW_CASES and bool(costly)
 
 
 def is_slow_in_strict(framework: str, case: str) -> bool:
     words = "^chain|zscore|percentile|measure|accumulate|skip|spikes|feedback|masked|partition|normalize|centralize"
-    words += "|^clip_(ada|ave|rms)"
+    words += "|^clip_(ada|ave|rms)|orthogonal|noise|mars|grokfast"
     return framework == "array_api_strict" and case in ROW_CASES and (case not in FIRST or bool(re.search(words, case)))
 
 

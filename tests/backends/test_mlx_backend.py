@@ -11,6 +11,7 @@ import pytest
 from entries import rows_of
 from support import (
     DTYPES_ALIKE,
+    LARGE,
     assert_bits,
     assert_right,
     bits,
@@ -55,6 +56,7 @@ def test_no_value_is_read_while_a_function_is_traced(row: Row) -> None:
 
 
 @slow(DTYPES_ALIKE, dtype="float64")
+@slow(LARGE, ord=(1, 3))
 @pytest.mark.parametrize("ord", [1, 2, 3, float("inf")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_norm_of_a_large_leaf(dtype: str, ord: float) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import trees
 from devices import transforms, update
-from support import NAN, TRACES, XLA, assert_right, f32, shared_group, slow
+from support import GRAPHS, NAN, TRACES, XLA, assert_right, f32, shared_group, slow
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -77,6 +77,7 @@ def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
 
 
 @slow(AGAIN, dtype="bfloat16")
+@slow(GRAPHS, tx=(CLIP, gx.clip_value(0.5)))
 @pytest.mark.parametrize(("tx", "most"), [(gx.clip_norm(1.0), 0), (CLIP, 0), (gx.clip_value(0.5), 1), (gx.ema(0.9), 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, accelerator: None) -> None:

@@ -55,7 +55,8 @@ def check(row: Row, dtype: str, large: bool = False, unknown: bool = False) -> N
 
 
 WORDS = (
-    "accumulate|adaptive|centralize|chain|measure|percentile|skip|zscore|^(add_decayed|clip_(rms|average)|normalize)"
+    "accumulate|adaptive|centralize|chain|measure|percentile|skip|zscore|^(add_decayed|clip_(rms|average)|normalize)|"
+    "^(add_noise|orthogonal|mars|grokfast|partition|top_k)"
 )
 
 

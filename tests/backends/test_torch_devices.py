@@ -276,13 +276,13 @@ def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART", 30)
 
 
+@slow(DTYPES_ALIKE, dtype=("float16", "float64"))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(
     "row", each_transform_once(registry.ROWS, "its transform has a quick row; the kernels are the same")
 )
-def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: None) -> None:
-    for dtype in row.dtypes:
-        if dtype in ("float32", "bfloat16", "float16", "float64"):
-            assert_right(row, shared_group(row, dtype), "torch", "eager")
+def test_right_numbers_with_the_kernels_of_accelerators(row: Row, dtype: str, accelerated: None) -> None:
+    assert_right(row, shared_group(row, dtype), "torch", "eager")
 
 
 @pytest.mark.parametrize("attached", [False, True], ids=["apply_", "attach"])

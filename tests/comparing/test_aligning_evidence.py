@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import LARGE, slow
 
 import gradxform as gx
 from gradxform.comparing.align.alignment import align
@@ -117,6 +118,8 @@ def test_equal_gradients_lead_where_nothing_else_does(tmp_path: Path) -> None:
     assert {pair.how for pair in found.pairs} == {"equal gradients"}
 
 
+@slow(LARGE, parameters=False)
+@slow(LARGE, count=4000)
 @pytest.mark.parametrize("parameters", [True, False])
 @pytest.mark.parametrize(
     ("count", "size", "noise"), [(1500, 3, 0.0), (1500, 4, 1e-6), (1500, 5, 1e-3), (4000, 4, 1e-6)]

@@ -121,6 +121,7 @@ def test_without_parameters_the_optimizers_may_differ(trees: tuple[str, ...], tm
 
 
 @slow(RUNS, steps=(1, 2))
+@slow(RUNS, lambda name: list(MORE).index(name) % 2 == 1)
 @pytest.mark.parametrize("steps", [1, 2, 6])
 @pytest.mark.parametrize("name", MORE)
 def test_no_fault_is_taken_for_another(name: str, steps: int, tmp_path: Path) -> None:

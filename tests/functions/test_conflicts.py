@@ -12,6 +12,7 @@ import pytest
 from support import (
     EAGER,
     FRAMEWORKS,
+    GRAPHS,
     INDUCTOR,
     MODES,
     XLA,
@@ -45,6 +46,8 @@ def all_of(*trees: Any) -> dict[str, Any]:
 @slow(INDUCTOR, framework="torch", mode="compiled")
 @slow(XLA, framework="jax", mode="compiled", dtype=("float16", "bfloat16"))
 @slow(XLA, lambda framework, mode, dtype: dtype == "float64" and (framework, mode) in HEAVY)
+@slow(EAGER, framework="jax", mode="eager")
+@slow(GRAPHS, framework="tensorflow", mode="compiled", dtype=("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_right_numbers(framework: str, mode: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,6 +302,7 @@ def scheduled() -> list[str]:
     return found
 
 
+@slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("expression", scheduled())
 def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:

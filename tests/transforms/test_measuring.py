@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import (
     FRAMEWORKS,
+    GRAPHS,
     INDUCTOR,
     INF,
     MODES,
@@ -89,6 +90,7 @@ def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str)
 
 @by_inductor
 @slow(XLA, framework="jax")
+@slow(GRAPHS, framework="tensorflow", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_the_norm_of_each_gradient_by_path(framework: str, mode: str) -> None:
     """The norm at each stage, within 1 ULP; NaN of a gradient that an earlier stage stops."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, array, call, one_sentence, tensors
+from support import EAGER, FRAMEWORKS, MODES, array, call, one_sentence, slow, tensors
 
 import gradxform as gx
 from gradxform.proof import products
@@ -36,6 +36,7 @@ def off(found: Any, wanted: Any) -> float:
 # --- singular values -------------------------------------------------------------------------------------------------
 
 
+@slow(EAGER, framework="jax", shape=((64, 64), (96, 32)))
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("shape", [(64, 64), (32, 96), (96, 32)], ids=str)
 def test_the_polar_factor_by_svd(shape: tuple[int, int], framework: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import array
+from support import PEERS, array, slow
 
 import gradxform as gx
 from gradxform.proof import products
@@ -121,6 +121,7 @@ MUONS = {
 """Each library's Muon, the same by parts, and the distance of a step relative to its norm."""
 
 
+@slow(PEERS, size=1e-9)
 @pytest.mark.parametrize("size", [1.0, 1e-9])
 @pytest.mark.parametrize("name", MUONS)
 def test_muon_of_each_library(name: str, size: float) -> None:

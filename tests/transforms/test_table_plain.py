@@ -18,7 +18,7 @@ from gradxform.proof import registry
 from gradxform.proof.registry import Row
 
 REASON = "compiles, or looks up, each operation of a row that differs from a quick one in its arguments"
-SEVERAL = ("measure", "zscore", "noise", "percentile", "accumul", "skip")
+SEVERAL = ("measure", "zscore", "noise", "percentile", "accumul", "skip", "orthogonal", "mars", "adaptive", "spikes")
 QUICK_DTYPES = ("float32", "float64", "bfloat16")
 
 
