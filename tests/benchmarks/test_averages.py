@@ -37,7 +37,9 @@ def _ran(side: Side) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("way", averages.GOALS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(w, marks=[slow(INDUCTOR)] if "compiled" in w else []) for w in averages.GOALS]
+)
 @pytest.mark.parametrize("name", averages.LINES)
 def test_lines_equal_the_transform(way: str, name: str) -> None:
     trees, params = [_tree(seed) for seed in range(STEPS)], _tree(STEPS)
@@ -46,7 +48,8 @@ def test_lines_equal_the_transform(way: str, name: str) -> None:
     for step in zip(own, lines, largest, strict=True):
         for a, b, terms in zip(*step, strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype == np.float32
-            np.testing.assert_array_less(np.abs(a - b), ULPS * np.spacing(terms))
+            most = np.abs(terms).max(initial=0.0) if name == "mars()" else terms  # a change cancels
+            np.testing.assert_array_less(np.abs(a - b), ULPS * np.spacing(most))
     assert any(a.any() for a in own[-2])
 
 
