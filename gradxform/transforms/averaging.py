@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
+from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import advanced, between, blend, shares, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
@@ -273,7 +274,9 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         most = between(g, gamma, 0.0, math.inf)
         weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
         corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
-        new = dense.mapped(formulas.same, out=old if context.owned else None)
+        narrow = g.factor is not None or g.source.kinds & NARROW
+        own = dense.mapped(formulas.same) if narrow else [dense.leaves[i] for i in dense.chosen]
+        new = g.backend.copied(own, old if context.owned else None)
         out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 
