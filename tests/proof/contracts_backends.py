@@ -137,7 +137,8 @@ KERNELS: Any = (
     ("kernel.clip", "the pending factor is ignored",
      given(lambda clip, leaves, low, high, factors, inplace: clip(leaves, low, high, None, False))),
     ("kernel.elementwise", "the pending factor is ignored", given(
-        lambda elementwise, f, columns, numbers, factors=None, **static: elementwise(f, columns, numbers, **static))),
+        lambda elementwise, f, columns, numbers, factors=None, out=None, **static: elementwise(
+            f, columns, numbers, None, out, **static))),
     ("kernel.elementwise", "sums are kept in the leaf's dtype", _in_own_dtype),
     ("kernel.each", "no leaf changes", instead(lambda formula, columns, numbers, out=None: list(columns[0]))),
     ("kernel.centered", "no mean is subtracted", instead(lambda leaves, axes, inplace: list(leaves))),
