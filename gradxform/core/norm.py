@@ -69,6 +69,10 @@ class Measured(Leaves):
             self._remember(_FIRST, (norm, self.chosen))
         return norm
 
+    def known_norm(self, value: Any) -> Norm:
+        """Return a norm that was measured elsewhere, as the global norm of the active leaves."""
+        return Norm(value, self._is_single(), self.backend)
+
     def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
         """Return the global norm from the norms of the leaves; that of this device, if they are not common."""
         if norms.slots is None:

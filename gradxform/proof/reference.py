@@ -118,7 +118,11 @@ def _clip_norm(
         leaf.limit(n, max_norm, leaf.is_single, over is not None, ord)
 
 
-def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
+def _clip_global_norm(
+    leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None, norm: float | None = None
+) -> None:
+    if norm is not None:
+        return limit_all(leaves, number(norm), max_norm)
     if like is not None:
         return _as_a_peer(reference_peers.TOGETHER[like], leaves, max_norm, ord)
     limit_all(leaves, norm_of([leaf.value for leaf in leaves], ord), max_norm, order=ord)

@@ -103,7 +103,8 @@ TABLE: dict[str, tuple[Row, ...]] = {
     + _rows("clip_norm(1.0, ord=3)", "clip_norm(0.7, axes=-1)", "clip_norm(0.7, axes=(0, 1), ord=1)")
     + _rows("clip_norm(0.0)", "clip_norm(float('inf'))", ulp=0),
     "clip_global_norm": _rows("clip_global_norm(1.0)", "clip_global_norm(1.0, ord=1)")
-    + _rows("clip_global_norm(1.0, ord=float('inf'))", "clip_global_norm(1.0, ord=2.5)"),
+    + _rows("clip_global_norm(1.0, ord=float('inf'))", "clip_global_norm(1.0, ord=2.5)")
+    + _rows("clip_global_norm(1.0, norm=40.0)"),
     "chain": _rows(
         "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
         "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))",

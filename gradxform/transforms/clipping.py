@@ -124,8 +124,10 @@ def clip_norm(
     return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), max_norm)), stage="clip")
 
 
-@factory(max_norm=limit)
-def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
+@factory(max_norm=limit, norm=limit)
+def clip_global_norm(
+    max_norm: Scalar, *, ord: float | None = None, like: str | None = None, norm: Scalar | None = None
+) -> GradientTransformation:
     r"""Limit the joint 2-norm of all gradients to ``max_norm``.
 
     Each gradient g becomes ``g * min(1, max_norm / n)``, where n is the norm over all gradients:
@@ -142,13 +144,16 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
         like: Reproduce another library's rounding and edge cases: "tensorflow" (``tf.clip_by_global_norm``), "keras"
             (``global_clipnorm``), "optax" (``clip_by_global_norm``), "torch" (``clip_grad_norm_``; the only one with
             `ord`), "mlx" (``clip_grad_norm``) or "paddle" (``ClipGradByGlobalNorm``).
+        norm: The norm n, if it is known: a number, a 0-d array or a schedule. For gradients that are clipped one by
+            one, as in a backward pass, or whose rest is elsewhere. Zero clips nothing. Default: measured.
 
     Returns:
         A stateless transform for gradients of any shape and floating or complex dtype; dtypes may be mixed.
 
     Raises:
-        TypeError: `max_norm` is not a number. On use: a gradient is integer; the message gives its path.
-        ValueError: `max_norm` is negative or NaN, `ord` is below 1, or `like` is unknown or lacks the order.
+        TypeError: `max_norm` or `norm` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `max_norm` or `norm` is negative or NaN, `ord` is below 1, `like` is unknown or lacks the order, or
+            `norm` is given beside one of these two.
 
     Example:
         >>> import numpy as np
@@ -157,11 +162,18 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
         {'w': array([0.6]), 'b': array([0.8])}
         >>> gx.clip_global_norm(1.0, like="torch")(np.array([3.0, 4.0]))  # divides by the norm plus 1e-6
         array([0.59999988, 0.79999984])
+        >>> gx.clip_global_norm(1.0, norm=10.0)(np.array([3.0, 4.0]))
+        array([0.3, 0.4])
 
     References:
-        Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
+        Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013;
+        ``torch.nn.utils.clip_grads_with_norm_`` (`norm`).
     """
     p = arguments.order("clip_global_norm", ord)
+    if norm is not None:
+        if ord is not None or like is not None:
+            raise ValueError("clip_global_norm: norm= is of any order; leave out ord and like")
+        return stateless(lambda g: g.scaled(clip_coefficient(g.known_norm(norm), max_norm)), stage="clip")
     if like is not None:
         peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
         return stateless(lambda g: peers.clip_global_norm(g, peer, max_norm), stage="clip")

@@ -110,6 +110,8 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         gx.mars(1.0, 0.5, max_norm=9.0), "1|1 -> 1|1; 2|- -> 3|-; -|3 -> -|5; 4|20 -> 6|9; 1|1 -> -2|-9"
     ),
     "a change from infinity": (gx.mars(1.0, 0.5, max_norm=INF), "1 -> 1; inf -> inf; 1 -> -inf; 2 -> 3"),
+    "a norm that is known": (gx.clip_global_norm(2.0, norm=lambda t: 8.0 * t), "8|4 -> 8|4; 8|4 -> 2|1; 8|- -> 1|-"),
+    "a known norm of infinity": (gx.clip_global_norm(2.0, norm=INF), "1 2 -> nan nan"),
     "a mean of None": (gx.accumulate(IDENTITY, 4), "1|1 -> 0|0; 1|- -> 0|-; 1|1 -> 0|0; 1|0 -> 1|0.5"),
     "norms of None": (
         gx.clip_percentile(0.0, 2, per_leaf=True), "5|7 -> 5|7; 1|- -> 1|-; -|3 -> -|3; 9|9 -> 1|3"
@@ -521,6 +523,9 @@ def test_axes_by_name_number_and_path() -> None:
 ONES = np.ones(2)
 REFUSED: dict[type[Exception], dict[str, str]] = {
     ValueError: {
+        "clip_global_norm(1.0, norm=-1)": "clip_global_norm: norm must be at least 0, got -1",
+        "clip_global_norm(1.0, norm=1.0, ord=1)": "clip_global_norm: norm= is of any order; leave out ord and like",
+        "clip_global_norm(1.0, norm=1.0, like='torch')": "clip_global_norm: norm= is of any order",
         "ema(1.5)": "ema: decay must be between 0 and 1, got 1.5",
         "trace(-0.1)": "trace: decay",
         "mars(-1)": "mars: gamma must be at least 0, got -1",
