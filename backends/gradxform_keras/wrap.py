@@ -12,7 +12,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import GRADIENTS, check_no_loss, check_place
+from gradxform.core.holder import GRADIENTS, check_place
 from gradxform.core.where import path_of
 from gradxform_keras import private
 from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
@@ -84,7 +84,8 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             f"one of {', '.join(_BACKENDS)}"
         )
     check_place("keras.wrap", on, tx)
-    check_no_loss("keras.wrap", tx)
+    if "value" in tx.traits.needs:
+        raise ValueError(f"keras.wrap: {tx!r} needs the loss, which an optimizer does not get; write of='norm'")
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     clips = [name for name in _CLIPS if getattr(getattr(optimizer, "inner_optimizer", optimizer), name, None)]

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder, check_no_loss
+from gradxform.core.holder import Holder
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_mlx.backend import backend
@@ -23,7 +23,8 @@ _INNER, _OWN = "optimizer", "gradient_transformation"
 def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
     """Wrap an optimizer so that it transforms gradients before it applies them.
 
-    Use the result like any MLX optimizer: ``update(model, gradients)``, also within `mx.compile` with its ``state``
+    Use the result like any MLX optimizer: ``update(model, gradients)``, with ``value=loss`` for transforms that need the
+    loss, as `skip_spikes` may, also within `mx.compile` with its ``state``
     among inputs and outputs. The state has the optimizer's and the transform's arrays, so `mlx.utils.tree_flatten`
     gives all that a checkpoint needs.
 
@@ -66,7 +67,6 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
         )
     if not isinstance(optimizer, Optimizer):
         raise wrong_type("mlx.wrap", "an optimizer of mlx.optimizers", optimizer)
-    check_no_loss("mlx.wrap", tx)
     return Transforming(optimizer, tx)
 
 
@@ -114,8 +114,12 @@ class Transforming(Optimizer):
         self._state.update(arrays)
         self._initialized = True
 
-    def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
-        """Return the new parameters, in the structure of the gradients."""
+    def update(self, model: Any, gradients: Any, value: Any = None) -> None:
+        """Update the parameters of a model; the value is the loss, for transforms that need it."""
+        model.update(self.apply_gradients(gradients, model, value))
+
+    def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
+        """Return the new parameters, in the structure of the gradients; the value is the loss."""
         if not self._initialized:
             self.init(gradients, parameters)
         given = dict(tree_flatten(gradients))
@@ -123,7 +127,8 @@ class Transforming(Optimizer):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
-        made = self._holder.step("mlx.wrap", slots, self.gradient_transformation_state, params, self._flushes)
+        given = slots, self.gradient_transformation_state, params
+        made = self._holder.step("mlx.wrap", *given, self._flushes, value)
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)
@@ -138,11 +143,12 @@ class Transforming(Optimizer):
             _select(due, self.optimizer.state, before)
         return tree_map_with_path(lambda name, _: new.get(name, old[name]), gradients)
 
-    def flush(self, parameters: Any) -> Any:
+    def flush(self, parameters: Any, value: Any = None) -> Any:
         """Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
 
         Args:
             parameters: All parameters: ``model.update(optimizer.flush(model.trainable_parameters()))``.
+            value: The loss, for transforms that need it.
 
         Returns:
             The new parameters.
@@ -153,7 +159,7 @@ class Transforming(Optimizer):
         check_waits("mlx.wrap", self.gradient_transformation)
         self._flushes = True
         try:
-            return self.apply_gradients(tree_map(mx.zeros_like, parameters), parameters)
+            return self.apply_gradients(tree_map(mx.zeros_like, parameters), parameters, value)
         finally:
             self._flushes = False
 

@@ -197,12 +197,6 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
         raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
 
 
-def check_no_loss(adapter: str, tx: GradientTransformation) -> None:
-    """Reject a transformation that needs the loss, where nobody hands it over."""
-    if "value" in tx.traits.needs:
-        raise ValueError(f"{adapter}: {tx!r} needs the loss, which an optimizer does not get; write of='norm'")
-
-
 def with_updates(backend: Backend, updates: Row, new: Row, old: Row, due: Any, out: Given = None) -> list[Array]:
     """Return parameters with other updates, in the dtypes of the updates; they may be written into `out`.
 

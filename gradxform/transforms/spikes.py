@@ -51,8 +51,8 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
         threshold: Number :math:`z_0` of standard deviations: a number, a 0-d array or a schedule.
         window: Number of recorded values, in float32 (float64 for float64 gradients).
         of: What spikes: "norm", or "loss". `update` takes the loss as ``value=``, as in optax: a number or a 0-d array.
-            So do `gx.numpy.apply_`, `gx.torch.apply_`, `GradientProcessor` and the ``optimizer.step`` that
-            `gx.torch.attach` hooks, which takes it from a closure, too. Along axes of `across`, pass the mean loss of
+            So do `gx.numpy.apply_`, `gx.torch.apply_`, `GradientProcessor`, ``update`` of `gx.mlx.wrap` and the
+            ``optimizer.step`` that `gx.torch.attach` hooks, which takes it from a closure, too. Along axes of `across`, pass the mean loss of
             all devices.
 
     Returns:
@@ -112,7 +112,8 @@ def _loss(context: Context) -> Any:
     if value is None:
         raise ValueError(
             "skip_spikes(..., of='loss') needs the loss: write value=loss in tx.update, apply_ and GradientProcessor, "
-            "optimizer.step(value=loss) after gx.torch.attach, and gx.jax.as_optax(tx) in optax"
+            "optimizer.step(value=loss) after gx.torch.attach, optimizer.update(model, gradients, value=loss) of "
+            "gx.mlx.wrap, and gx.jax.as_optax(tx) in optax"
         )
     return float(value) if static(value) else number("skip_spikes", "value", value, hint=False)
 
