@@ -23,10 +23,10 @@ _INNER, _OWN = "optimizer", "gradient_transformation"
 def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
     """Wrap an optimizer so that it transforms gradients before it applies them.
 
-    Use the result like any MLX optimizer: ``update(model, gradients)``, with ``value=loss`` for transforms that need the
-    loss, as `skip_spikes` may, also within `mx.compile` with its ``state``
-    among inputs and outputs. The state has the optimizer's and the transform's arrays, so `mlx.utils.tree_flatten`
-    gives all that a checkpoint needs.
+    Use the result like any MLX optimizer: ``update(model, gradients)``, or ``update(model, gradients, value=loss)`` for
+    a transform that needs the loss, as `skip_spikes` may. Within `mx.compile`, its ``state`` is among inputs and
+    outputs. The state has the optimizer's and the transform's arrays, so `mlx.utils.tree_flatten` gives all that a
+    checkpoint needs.
 
     Parameters with stopped gradients keep every bit, also under weight decay. A step that the transform skips
     (`skip_nonfinite` and its like, `accumulate`, unless masked) leaves parameters and the optimizer's state as they

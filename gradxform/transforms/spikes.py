@@ -52,8 +52,8 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
         window: Number of recorded values, in float32 (float64 for float64 gradients).
         of: What spikes: "norm", or "loss". `update` takes the loss as ``value=``, as in optax: a number or a 0-d array.
             So do `gx.numpy.apply_`, `gx.torch.apply_`, `GradientProcessor`, ``update`` of `gx.mlx.wrap` and the
-            ``optimizer.step`` that `gx.torch.attach` hooks, which takes it from a closure, too. Along axes of `across`, pass the mean loss of
-            all devices.
+            ``optimizer.step`` that `gx.torch.attach` hooks, which takes it from a closure, too. Along axes of `across`,
+            pass the mean loss of all devices.
 
     Returns:
         A transform for gradients of any shape and floating or complex dtype. Its state has the size of the window.
