@@ -127,8 +127,8 @@ class Transforming(Optimizer):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
-        given = slots, self.gradient_transformation_state, params
-        made = self._holder.step("mlx.wrap", *given, self._flushes, value)
+        state = self.gradient_transformation_state
+        made = self._holder.step("mlx.wrap", slots, state, params, self._flushes, value)
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)
