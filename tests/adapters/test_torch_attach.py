@@ -79,18 +79,6 @@ def optimizers() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", list(optimizers()))
-def test_an_equal_transform_that_is_attached_twice_is_noticed() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.scale(2.0))
-    gx.torch.attach(optimizer, gx.scale(3.0))
-    gx.torch.attach(optimizer, gx.scale(2.0), on="updates")
-    with pytest.warns(UserWarning, match="attached already"):
-        again = gx.torch.attach(optimizer, gx.scale(2.0))
-    again.remove()
-    handle.remove()
-    gx.torch.attach(optimizer, gx.scale(2.0))
-
-
 def test_any_optimizer_steps_as_after_apply(kind: Any) -> None:
     first, second = Model(), Model()
     keep = {"Muon": lambda model: [p for p in model.named_parameters() if p[1].ndim == 2]}
@@ -698,3 +686,15 @@ def test_a_loss_that_nothing_needs_is_an_error_of_the_optimizer() -> None:
     gx.torch.attach(optimizer, gx.clip_norm(1.0))
     with pytest.raises(TypeError, match="value"):
         optimizer.step(value=1.0)
+
+
+def test_an_equal_transform_that_is_attached_twice_is_noticed() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.scale(2.0))
+    gx.torch.attach(optimizer, gx.scale(3.0))
+    gx.torch.attach(optimizer, gx.scale(2.0), on="updates")
+    with pytest.warns(UserWarning, match="attached already"):
+        again = gx.torch.attach(optimizer, gx.scale(2.0))
+    again.remove()
+    handle.remove()
+    gx.torch.attach(optimizer, gx.scale(2.0))
