@@ -20,7 +20,8 @@ from gradxform_torch.readable import transformed
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 
-_LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
+_LEAVES = {torch.Tensor, torch.nn.Parameter, int, type(None)}
+"""Leaves of lists and dicts that need no tree engine; integers are positions."""
 
 
 # --- the identity with a custom backward pass ------------------------------------------------------------------------

@@ -203,6 +203,10 @@ class Backend(abc.ABC):
         """
         return [[i] for i in range(len(leaves))]
 
+    def portions(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
+        """Return groups of positions of leaves that several kernels overwrite in turn. Default: all are one."""
+        return [range(len(leaves))]
+
     def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Array:
         """Return the norms of slices of a group of leaves in float64: with keepdims, or of several leaves a vector."""
         ((leaf,), (over,)) = leaves, axes

@@ -10,7 +10,7 @@ from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import advanced, between, blend, shares, shown, stored
+from gradxform.core.state import advanced, between, blend, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -69,7 +69,6 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, weights = g.dense(), advanced(g, state.count), shares(g, decay)
-        new, averages = blend(dense, state.ema, "ema: the averages", weights, context)
         divisor, by = state.divisor, None
         if not static(decay):
             total = g.backend.compute(_weight, divisor, *weights)
@@ -77,7 +76,8 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         if debias:
             weight = g.backend.compute(_weight_at, count, log) if static(decay) else total
             by = g.backend.compute(_debiasing, weight)
-        return shown(dense, new, context, by), EmaState(count, averages, divisor)
+        out, averages = blend(dense, state.ema, "ema: the averages", weights, context, by)
+        return out, EmaState(count, averages, divisor)
 
     return stateful(
         EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))), stage="average"
@@ -149,8 +149,8 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
         dense, now = g.dense(), between(g, decay, 0.0, 1.0)
-        new, traces = blend(dense, state.trace, "trace: the traces", [None, now], context)
-        out = dense.written(weighted, new, numbers=[None, now]) if nesterov else shown(dense, new, context)
+        ahead = now if nesterov else None
+        out, traces = blend(dense, state.trace, "trace: the traces", [None, now], context, multiple=ahead)
         return out, TraceState(traces)
 
     return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()), stage="average")
@@ -203,8 +203,8 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, amplitude, 0.0, math.inf)
         weights = g.backend.compute(_weights, state.count, *shares(g, decay))
-        new, averages = blend(dense, state.average, "grokfast: the averages", weights, context)
-        return dense.written(weighted, new, numbers=[None, most]), GrokfastState(advanced(g, state.count), averages)
+        out, averages = blend(dense, state.average, "grokfast: the averages", weights, context, multiple=most)
+        return out, GrokfastState(advanced(g, state.count), averages)
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()), stage="average")
 

@@ -23,6 +23,8 @@ from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
+_PORTION = 1 << 19
+"""Elements of leaves and states that a processor's cache holds; threads share them."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 _NUMBERS = {float, int, np.ndarray}
 
@@ -96,7 +98,7 @@ def of_leaves(
             else:
                 work.append((kernel, row, own))
         if work:
-            _do(work)
+            _do(work, threads.BLOCK if sums else BLOCK)  # a sum has few temporary arrays
     return out
 
 
@@ -116,7 +118,7 @@ def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[An
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
     with np.errstate(all="ignore"):
-        _do([(selected, row, found) for found, *row in zip(out, *columns, strict=True)])
+        _do([(selected, row, found) for found, *row in zip(out, *columns, strict=True)], BLOCK)
     return out
 
 
@@ -176,16 +178,16 @@ def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any)
     return total
 
 
-def _do(work: Sequence[_Work]) -> None:
-    """Fill the arrays, in blocks of elements; by several threads if there are many."""
-    step = threads.BLOCK if threads.worth(2, sum([out.size for _, _, out in work])) else BLOCK
+def _do(work: Sequence[_Work], step: int) -> None:
+    """Fill the arrays, in blocks of so many elements; in larger ones by several threads if there are many."""
+    step = threads.BLOCK if threads.worth(2, sum([out.size for _, _, out in work])) else step
     blocks = [block for each in work for block in _blocks(*each, step)]
     threads.spread(lambda block: block[0](), blocks, [size for _, size in blocks])
 
 
 def _blocks(kernel: _Kernel, row: Sequence[Any], out: Any, step: int) -> Iterator[tuple[Callable[[], None], int]]:
     """Divide the elements of arrays into blocks, each a call and its size; not if shapes differ."""
-    if out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
+    if out.size <= step or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
         yield functools.partial(kernel, _WHOLE, out, *row), out.size
         return
     flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
@@ -237,6 +239,11 @@ class Readable(Backend):
             with np.errstate(all="ignore"):
                 return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
+
+    def portions(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
+        """Return consecutive leaves that fit the cache, so that only the first kernel reads them from memory."""
+        ends = list(itertools.accumulate([self.count(leaf, None) for leaf in leaves]))
+        return [list(places) for _, places in itertools.groupby(range(len(ends)), lambda i: ends[i] // _PORTION)]
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""
