@@ -126,7 +126,8 @@ def blend(
     a state is overwritten, some leaves at a time. An error calls the tree `what`.
     """
     old, other = align.of_state(dense, tree, what)
-    out, sums = dense, list[Array]()
+    out = dense
+    sums: list[Array] = []
     for places in dense.backend.portions(old) if context.owned else [range(len(old))]:
         chosen, some = [dense.chosen[k] for k in places], [old[k] for k in places]
         part = out._replace(scope=chosen, chosen=chosen)
