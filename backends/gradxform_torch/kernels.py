@@ -45,6 +45,6 @@ def _chosen(name: str) -> Any:
 
 for _name in (
     *("norms", "groups", "norms_over", "sum_over", "inner_products", "centered", "multiply", "multiply_over", "clip"),
-    *("elementwise", "each", "compute", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm", "portions"),
+    *("elementwise", "each", "compute", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm"),
 ):
     setattr(Kernels, _name, _chosen(_name))

@@ -128,7 +128,7 @@ def blend(
     old, other = align.of_state(dense, tree, what)
     out = dense
     sums: list[Array] = []
-    for places in dense.backend.portions(old) if context.owned else [range(len(old))]:
+    for places in dense.backend.groups(old, True) if context.owned else [range(len(old))]:
         chosen, some = [dense.chosen[k] for k in places], [old[k] for k in places]
         part = out._replace(scope=chosen, chosen=chosen)
         new = part.mapped(weighted, some, numbers=weights, out=some if context.owned else None)

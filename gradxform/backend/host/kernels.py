@@ -23,7 +23,7 @@ from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
-_PORTION = 1 << 19
+_CACHED = 1 << 19
 """Elements of leaves and states that a processor's cache holds; threads share them."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 _NUMBERS = {float, int, np.ndarray}
@@ -240,10 +240,12 @@ class Readable(Backend):
                 return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
 
-    def portions(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
-        """Return consecutive leaves that fit the cache, so that only the first kernel reads them from memory."""
+    def groups(self, leaves: Sequence[Array], overwritten: bool = False) -> Sequence[Sequence[int]]:
+        """Return groups; overwritten ones fit the cache, so that only the first kernel reads them from memory."""
+        if not overwritten:
+            return super().groups(leaves)
         ends = list(itertools.accumulate([self.count(leaf, None) for leaf in leaves]))
-        return [list(places) for _, places in itertools.groupby(range(len(ends)), lambda i: ends[i] // _PORTION)]
+        return [list(places) for _, places in itertools.groupby(range(len(ends)), lambda i: ends[i] // _CACHED)]
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""
