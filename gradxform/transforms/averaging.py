@@ -14,7 +14,6 @@ from gradxform.core.state import advanced, between, blend, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import weighted
 
 
 class EmaState(NamedTuple):
