@@ -90,4 +90,6 @@ class Comparison:
         what, end = "differences are rounding:", "; no gradients were compared" * (self.tree == "parameters")
         if self.a.norms_only or self.b.norms_only:
             what, end = f"norms of {self.tree} differ by", f"{end}; the values were not recorded"
+        elif not level and until == "all":
+            return f"the {self.tree} are equal in every element{end}."
         return f"{until} {what} at most {level:.1e}, which {judged.arithmetic.name} explains{end}."

@@ -168,7 +168,7 @@ GRADIENTS = {
         changed(clipped(5.0)),
         {**changed(clipped(5.0)), "reduction": "sum"},
         "clip_global_norm",
-        "global norm 5 .*larger before the clip .*the loss is 32 times larger too",
+        "global norm, to 5, .*larger before the clip .*the loss is 32 times larger too",
         "summed in one|dropout",
     ),
     "B all zeros": Case({}, changed(each(lambda name, g: 0 * g)), "zero", "no gradient reaches the parameters"),

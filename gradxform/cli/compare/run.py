@@ -152,14 +152,11 @@ def _say_causes(found: Comparison, console: Console) -> None:
 
 def _verdict(found: Comparison) -> str:
     """The result in one sentence."""
-    judged = found.judged[found.tree]
-    level = max(judged.levels.values(), default=0.0)
-    steps = f"{len(found.steps)} step{'s' * (len(found.steps) != 1)}"
+    judged, steps = found.judged[found.tree], f"{len(found.steps)} step{'s' * (len(found.steps) != 1)}"
     if found.within:
-        equal = not level and not (found.a.norms_only or found.b.norms_only)
-        return f"Within: over {steps}, {f'the {found.tree} are equal in every element.' if equal else found.agreement}"
+        return f"Within: over {steps}, {found.agreement}"
     at = f"from step {judged.first} on" if judged.first is not None else "in what precedes them"
-    return f"Beyond: over {steps} the {found.tree} differ by up to {level:.1e}, {at}."
+    return f"Beyond: over {steps} the {found.tree} differ by up to {max(judged.levels.values()):.1e}, {at}."
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

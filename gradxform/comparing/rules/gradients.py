@@ -87,24 +87,18 @@ def _limits(
         if not is_limit or (clips and max(norms) > limit * (1 + constants.SAME_NORM)):
             continue
         certain = clips and _is_spared(norms, limit)
-        if clips:
-            text = (
-                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}; {sum(over)} of "
-                f"{len(norms)} {units} are over it in {side.other}, up to {number(max(others))}."
-                f"{'' if certain else ' A smaller norm would tell a clip from a normalization.'}"
-            )
-        else:
+        text = (
+            f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}, in {len(own)} of "
+            f"{len(norms)} {units}; {side.other} has {number(min(others))} to {number(max(others))} there."
+        )
+        if not clips:
             one, other = e.losses.get(e.at, (0.0, 0.0))[:: 1 if side.place else -1]
-            larger = (
-                f" (the loss is {number(other / one)} times larger too)"
-                if other > one * (1 + constants.ALIKE) > 0
-                else ""
+            text += " If it clips, gradients are larger before the clip"
+            text += (
+                f" (the loss is {number(other / one)} times larger too)." if other > (1 + e.slack) * one > 0 else "."
             )
-            text = (
-                f"{side.name} has the {'global ' * (units == 'steps')}norm {number(limit)} in {len(own)} {units}, even "
-                f"where it is smaller in {side.other} ({number(min(others))}): either {side.name} clips gradients that "
-                f"are larger before the clip{larger}, or it normalizes them."
-            )
+        elif not certain:
+            text += " A smaller norm would tell a clip from a normalization."
         labels = e.labels(e.bad) if units == "leaves" else ()
         return Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
     return None
