@@ -60,7 +60,7 @@ def diagnose(e: Evidence) -> list[Finding]:
     if not any(finding.is_fault for finding in found):
         found += Rule(unexplained.losses, "rounding").asked(e)
     if e.step is not None and any(finding.is_fault for finding in found):
-        found += unexplained.where(e, [finding for finding in found if finding.is_fault])
+        found += unexplained.where(e)
     return [*found, *preconditions.nonfinite(e, later=True), *Rule(unexplained.dtypes, "rounding").asked(e)]
 
 

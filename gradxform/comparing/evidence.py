@@ -13,7 +13,7 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import apart, reals
+from gradxform.comparing.layouts import Shape, apart, reals
 from gradxform.comparing.mapping import View, module_of
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Row, Scale, coarsest, is_noise, scale_of
@@ -61,8 +61,8 @@ class Evidence(Comparison):
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 
     def _side(self, place: int, recording: Recording) -> Side:
-        paths = (self.alignment.alone_a, self.alignment.alone_b)[place] if "gradients" in self.rows else []
-        alone = [path for path in paths if path in recording.shapes(self.steps[0], "gradients")]
+        shapes = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
+        alone = [path for path in (self.alignment.alone_a, self.alignment.alone_b)[place] if path in shapes]
         near: dict[str, list[int]] = {}
         for i, pair in enumerate(self.pairs) if alone else ():
             near.setdefault(module_of(pair.views[place].path), []).append(i)
@@ -70,14 +70,13 @@ class Evidence(Comparison):
             path: i
             for path in alone
             for i in near.get(module_of(path), ())
-            if self._is_second(recording, path, self.pairs[i].views[place])
+            if self._is_second(recording, path, self.pairs[i].views[place], shapes)
         }
         alone = [path for path in alone if path not in seconds]
         return Side(place, "AB"[place], "BA"[place], recording, alone, seconds)
 
-    def _is_second(self, recording: Recording, path: str, view: View) -> bool:
+    def _is_second(self, recording: Recording, path: str, view: View, shapes: Mapping[str, Shape]) -> bool:
         """Whether the first gradient of a leaf is that of another one."""
-        shapes = recording.shapes(self.steps[0], "gradients")
         if shapes[path] != shapes.get(view.path) or view.layout.part is not None:
             return False
         arrays = (reals(recording.read(self.steps[0], "gradients", x)) for x in (path, view.path))

@@ -289,7 +289,8 @@ def alone(e: Evidence) -> Iterator[Finding]:
     """Leaves with a gradient that one run does not have at all, or has as a part of another."""
     unaligned: list[tuple[str, str]] = []
     for side in e.sides:
-        ties = {path: i for path in side.alone if (i := _tie(e, side, path)) is not None}
+        shapes = side.recording.shapes(e.at, e.tree) if e.values and side.alone else {}
+        ties = {path: i for path in side.alone if path in shapes and (i := _tie(e, side, path)) is not None}
         for path, i in ties.items():
             label = e.pairs[i].label
             text = f"{label} and {path} are tied in {side.other}, whose gradient is the sum of the two in {side.name}."
@@ -311,8 +312,6 @@ def alone(e: Evidence) -> Iterator[Finding]:
 
 def _tie(e: Evidence, side: Side, path: str) -> int | None:
     """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
-    if not e.values or path not in side.recording.shapes(e.at, e.tree):
-        return None
     extra: Any = np.asarray(side.recording.read(e.at, e.tree, path), np.float64)
     for i in e.bad:
         one, other = e.arrays(i)[:: -1 if side.place else 1]

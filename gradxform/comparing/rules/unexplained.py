@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -178,24 +178,11 @@ def _where_to_look(e: Evidence) -> str:
     return since + (look if e.losses_agree(e.at) else "")
 
 
-def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
-    """The first step and leaf at which runs part; without a known cause, also which leaves still agree."""
-    count = sum(d is not None for d in e.row)
+def where(e: Evidence) -> Iterator[Finding]:
+    """The first step and leaf at which runs part."""
+    worst, count = e.worst_pair, sum(d is not None for d in e.row)
     text = (
         f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
-        f"{e.distance(e.worst_pair).relative:.2g}, in {e.pairs[e.worst_pair].label}"
-        f"{'' if any(finding.is_certain for finding in found) else _after(e)}."
+        f"{e.distance(worst).relative:.2g}, in {e.pairs[worst].label}."
     )
     yield proven("where", text, e.at, e.labels(e.bad), {}, frozenset(), is_fault=False)
-
-
-def _after(e: Evidence) -> str:
-    """Leaves nearer to the loss that agree as the losses do, if the leaves come in the order of the network."""
-    sides = ([view.path for view in views] for views in zip(*((p.a, p.b) for p in e.pairs), strict=True))
-    last = max(e.bad)
-    after = [e.distance(i).relative for i in e.significant if i > last]
-    ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
-    close = constants.CLOSE * e.judged[e.tree].arithmetic.unit
-    if not ordered or not after or max(after) > close or not e.losses_agree(e.at):
-        return ""
-    return f"; the losses and all leaves after {e.pairs[last].label}, nearer to the loss, agree"
