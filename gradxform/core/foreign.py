@@ -7,8 +7,10 @@ import inspect
 import sys
 from typing import Any
 
+import optree
+
 from gradxform.backend.errors import misplaced, wrong_type
-from gradxform.backend.lookup import holds_arrays, unwrapped
+from gradxform.backend.lookup import holds_arrays, opened, unwrapped
 from gradxform.core import align
 from gradxform.core.transform import Context, GradientTransformation, Traits
 from gradxform.core.tree import Tree
@@ -80,6 +82,14 @@ def is_transformation(tx: Any) -> bool:
     if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
         return False
     return misplaced(tx) is None
+
+
+def leaves_of(state: Any) -> Any:
+    """The leaves of a state, also in Flax NNX's containers, and of another library's, which need not be arrays."""
+    try:
+        return opened(state)[1][0]
+    except TypeError:
+        return optree.tree_leaves(state)
 
 
 def _hint(tx: Any) -> str:

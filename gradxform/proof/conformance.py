@@ -149,7 +149,8 @@ def _leaves(framework: str, mode: str, dtypes: Sequence[str]) -> None:
 
 def _states(framework: str, mode: str, dtypes: Sequence[str]) -> None:
     """A state goes to NumPy and back in the midst of a run."""
-    row, rng = Row("chain(clip_percentile(50.0, 3), trace(0.9), skip_nonfinite(ema(0.5)))"), np.random.default_rng(0)
+    row = Row("chain(clip_percentile(50.0, 3), skip_nonfinite(chain(trace(0.9), ema(0.5))))")
+    rng = np.random.default_rng(0)
     steps, run = [{"w": rng.standard_normal(5, np.float32)} for _ in range(4)], parity.runner(row.tx, framework, mode)
 
     def saved(steps: Any, params: Any) -> Any:

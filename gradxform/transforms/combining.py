@@ -7,11 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import optree
-
-from gradxform.backend import lookup
 from gradxform.core.factory import factory
-from gradxform.core.foreign import as_transformation, is_transformation
+from gradxform.core.foreign import as_transformation, is_transformation, leaves_of
 from gradxform.core.transform import (
     Context,
     GradientTransformation,
@@ -372,8 +369,4 @@ def _moves(tx: GradientTransformation, state: Any) -> bool:
     """Whether zeros have an effect: on arrays in the state, which average or collect gradients, or on parameters."""
     if tx.traits.stage in ("decay", "noise") or any([_moves(part, ()) for part in tx.traits.parts]):
         return True
-    try:
-        leaves = lookup.opened(state)[1][0]  # also of Flax NNX's containers
-    except TypeError:  # a state of another library, with leaves that are no arrays
-        leaves = optree.tree_leaves(state)
-    return any([len(getattr(leaf, "shape", ())) > 0 for leaf in leaves])
+    return any([len(getattr(leaf, "shape", ())) > 0 for leaf in leaves_of(state)])

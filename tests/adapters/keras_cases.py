@@ -205,6 +205,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "loss scale": {"loss_scale_factor": 8.0},
     "Keras's clip": {"global_clipnorm": 1.5},
 }
+twice = pytest.mark.filterwarnings("ignore:keras.wrap. .* clips before the transform:UserWarning")
 MAKE: dict[str, Callable[[], Any]] = {
     "SGD, momentum": lambda: opt.SGD(0.1, momentum=0.9),
     "SGD, a function": lambda: opt.SGD(lambda: 0.25),
@@ -223,6 +224,7 @@ def test_there_are_optimizers() -> None:
 UNTOUCHED = gx.chain(gx.clip_norm(1e9), gx.clip_global_norm(1e9), gx.scale(1.0))
 
 
+@twice
 @pytest.mark.parametrize("name", MAKE)
 def test_what_stays_within_its_limits_changes_no_bit(name: str) -> None:
     gradients = many(5)
@@ -233,6 +235,7 @@ def test_what_stays_within_its_limits_changes_no_bit(name: str) -> None:
     assert plain != bits(starts())
 
 
+@twice
 @pytest.mark.parametrize("name", [name for name in MAKE if "averages" not in name])  # which overwrite the weights
 def test_frozen_updates_keep_every_bit_and_the_others_move_as_without(name: str) -> None:
     gradients, wrapped = many(5), gx.keras.wrap(MAKE[name](), gx.freeze("**/kernel"), on="updates")
@@ -241,6 +244,7 @@ def test_frozen_updates_keep_every_bit_and_the_others_move_as_without(name: str)
     assert bias.tobytes() == steps(MAKE[name](), gradients, variables(starts()))[1].tobytes()
 
 
+@twice
 @pytest.mark.parametrize("name", MAKE)
 def test_frozen_variables_stay_bit_by_bit_and_the_others_move_as_if_alone(name: str) -> None:
     gradients = many(5)

@@ -173,6 +173,7 @@ def test_the_page_keeps_what_was_not_run() -> None:
     assert new.partition("## Mutated")[2] == old.partition("## Mutated")[2]
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of a framework that another test has imported
 def test_a_hanging_process_ends() -> None:
     def work(say: Any) -> None:
         say(1)
