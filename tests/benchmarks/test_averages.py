@@ -36,6 +36,7 @@ def _ran(side: Side) -> list[list[np.ndarray]]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")  # of a window without values
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "way", [pytest.param(w, marks=[slow(INDUCTOR)] if "compiled" in w else []) for w in averages.GOALS]
