@@ -56,7 +56,8 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
         ``import gradxform_keras`` before `keras.saving.load_model` to register the class.
 
     Warns:
-        UserWarning: The optimizer has a clip of Keras, which runs before the transform; or functions cannot be saved.
+        UserWarning: The optimizer has a clip of Keras, which runs before a transform of gradients; or functions cannot
+            be saved.
 
     Raises:
         TypeError: `optimizer` is not a Keras 3 optimizer, is wrapped already, is a `MultiOptimizer` (which has no
@@ -89,7 +90,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     clips = [name for name in _CLIPS if getattr(getattr(optimizer, "inner_optimizer", optimizer), name, None)]
-    if clips:
+    if clips and on == GRADIENTS:
         warnings.warn(
             f"keras.wrap: {optimizer.name} has {clips[0]} and clips before the transform; leave it out of the "
             "optimizer, and put a clip into the transform",

@@ -74,8 +74,7 @@ def apply_(
             ``.grad`` is None, or a dense, sparse COO or distributed tensor of floating or complex dtype. A gradient's
             path is its parameter's name with "/" for ".", or the parameter's index. A parameter given twice is
             transformed once.
-        state: State of a stateful transform, from `gradxform.torch.init` or the last call; its tensors are overwritten.
-            Pass a copy to keep it.
+        state: State of a stateful transform, from `gradxform.torch.init` or the last call.
         return_norm: Whether to also return the norm before the transform, as `clip_grad_norm_` does: a 0-d tensor, of
             order 2 or the `ord` of the first `clip_global_norm`. Stopped gradients do not count. It needs no host sync.
             Clips by norm need no extra pass over the gradients; other transforms need one.
@@ -128,7 +127,7 @@ def apply_(
         check_waits("torch.apply_", tx)
         clear([parameter for _, parameter in named])
     holder = holder_of(tx, named, named_parameters)
-    new, norm_before = transformed(holder, state, owned=True, measured=return_norm, flushes=flush, value=value)
+    new, norm_before = transformed(holder, state, measured=return_norm, flushes=flush, value=value)
     if not return_norm:
         return new
     norm = None if norm_before is None else norm_before()

@@ -118,6 +118,7 @@ def _compared(
     evidence = Evidence(a, b, steps, alignment, rows, judged, [], tolerance, losses)
     with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
         evidence.findings += diagnose(evidence)
+    evidence.arrays.cache_clear()  # the files have them
     return evidence
 
 

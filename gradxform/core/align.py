@@ -190,7 +190,7 @@ def check_gradients(view: Tree, tree: Any) -> None:
     slots, kinds = view.source.slots, view.backend.variables
     types = {type(slot) for slot in slots if slot is not None}
     if len({issubclass(kind, kinds) for kind in types}) < 2 and not _is_pairs(tree, kinds):
-        return _check_parameters(view)
+        return _check_parameters(view, tree)
     found = zip(view.source.find_paths(), slots, strict=True)
     path = next((path for path, slot in found if isinstance(slot, kinds)), "0/1")
     raise ValueError(
@@ -209,18 +209,21 @@ def gradients_view(what: str, tree: Any) -> Tree | None:
     if view is not None and _is_pairs(tree, view.backend.variables):
         raise TypeError(f"{what}: got (gradient, variable) pairs; write [gradient for gradient, _ in pairs]")
     if view is not None:
-        _check_parameters(view)
+        _check_parameters(view, tree)
     return view
 
 
-def _check_parameters(view: Tree) -> None:
-    """Reject PyTorch's parameters, which have their gradients in `.grad`, and may be DTensors by type."""
+def _check_parameters(view: Tree, tree: Any) -> None:
+    """Reject PyTorch's parameters, which have their gradients in `.grad`, and may be DTensors by type.
+
+    Those within variables of Keras are taken, as on its other backends.
+    """
     slots, backend = view.source.slots, view.backend
     if set(map(type, slots)) <= {backend.types[0], type(None)}:
         return
     for i, slot in enumerate(slots):
-        if is_parameter(slot, backend):
-            raise parameter(view.source.find_paths()[i])
+        if is_parameter(slot, backend) and (isinstance(tree, Tree) or backend.flatten(tree)[0][i] is slot):
+            raise parameter(view.source.find_paths()[i] or "(the only leaf)")
 
 
 def is_parameter(leaf: Any, backend: Backend) -> bool:

@@ -162,34 +162,15 @@ def _mask(transform: str, part: Any, takes_leaf: bool, view: Tree, paths: Sequen
             if not callable(part) or any(map(_is_bool, view.backend.flatten(part)[0])):
                 return _by_tree(transform, part, view)
         given = zip([paths[slot] for slot in source.kept], view.leaves, strict=True)
-        decisions = [_decision(transform, part, *pair[: 1 + takes_leaf]) for pair in given]
-        if (
-            decisions
-            and set(map(type, decisions)) == {type(None)}
-            and _is_without_result(part, takes_leaf, paths, source)
-        ):
-            what = f"the function {short(part)} returns None for every path"
-            raise ValueError(f"{transform}: {what}; return a bool from it{_shown(source)}")
-        return list(map(bool, decisions))
+        return [_decision(transform, part, *pair[: 1 + takes_leaf]) for pair in given]
     alike = all(group.traced or group.by_leaf for group in view.groups)  # else another device may have what is chosen
     owned = isinstance(part, Variables)
     found = _owned(transform, part, view) if owned else matches(part, paths, _is_of_keras(view), not alike)
     if alike and not any(found):
+        some = ", ".join(map(repr, source.paths[:5])) + (", ..." if len(source.paths) > 5 else "")
         none = f"variables {part!r} have no gradient" if owned else f"pattern {part!r} matches no path"
-        raise ValueError(f"{transform}: the {none}{_shown(source)}{_advice(part, paths, source)}")
+        raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(part, paths, source)}")
     return [found[slot] for slot in source.kept]
-
-
-def _shown(source: Source) -> str:
-    """Some of the paths, as the end of a sentence."""
-    return f"; the paths are {', '.join(map(repr, source.paths[:5]))}{', ...' * (len(source.paths) > 5)}"
-
-
-def _is_without_result(function: Any, takes_leaf: bool, paths: Sequence[str], source: Source) -> bool:
-    """Whether a function returns None for each path, those that are None now included; a match may be None for some."""
-    if takes_leaf:
-        return len(source.kept) == len(paths)
-    return all([function(path) is None for path in paths])
 
 
 def _owned(transform: str, variables: Variables, view: Tree) -> Sequence[bool]:
@@ -209,7 +190,7 @@ def _identities(variable: Any) -> set[int]:
     return {id(variable), id(getattr(variable, "_value", variable) if keras else variable)}
 
 
-def _decision(transform: str, function: Any, path: str, *leaf: Any) -> Any:
+def _decision(transform: str, function: Any, path: str, *leaf: Any) -> bool:
     """Ask a function about one leaf."""
     raised = None
     try:
@@ -224,7 +205,7 @@ def _decision(transform: str, function: Any, path: str, *leaf: Any) -> Any:
             f"{transform}: where is called with {'path and leaf' if leaf else 'one path at a time'} and must return a "
             f"bool, but {did} for {path!r}; of a function of the parameters, write its result, a tree of bools"
         ) from raised
-    return result
+    return bool(result)
 
 
 def _by_tree(transform: str, where: Any, view: Tree) -> Sequence[bool]:

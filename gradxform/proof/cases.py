@@ -64,6 +64,9 @@ def ordinary_and_hard(
     if row.tx.stateful:
         params = cases["huge of both signs" if "adaptive" in row.expression else "zeros"]
         runs["hard numbers one after the other"] = Run([cases[name] for name in _ORDER], params)
+        if len(kinds) > 1:
+            steps = [edge(like, name, turned=True) for name in _ORDER]
+            runs["hard numbers one after the other, the leaves turned"] = Run(steps, params)
     else:
         if len(kinds) > 1:
             cases |= {f"{name}, the leaves turned": edge(like, name, turned=True) for name in cases}

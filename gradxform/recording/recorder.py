@@ -134,7 +134,9 @@ class Recorder:
             raise ValueError(f"record: the step must be at least 0, got {number}")
         if number % self.every:
             return
-        leaves = self._chosen({name: _leaves_of(name, tree) for name, tree in trees.items() if tree is not None})
+        leaves = {name: _leaves_of(name, tree) for name, tree in trees.items() if tree is not None}
+        empty = [name for name, found in leaves.items() if name.startswith(GRADIENTS) and not found]
+        leaves = self._chosen(leaves)
         if self.norms_only:
             leaves = {name: _floating(tree) for name, tree in leaves.items()}
         read = _numbers_of if self.norms_only else _arrays_of
@@ -148,8 +150,8 @@ class Recorder:
         if (wrong := files.unprintable(arrays)) is not None:
             raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
         hint = "write recorder(step, gradients=..., loss=...)"
-        if GRADIENTS in leaves and not leaves[GRADIENTS]:
-            hint = "gradients holds none (before loss.backward(), after zero_grad(), or an iterator that is used up)"
+        if empty:
+            hint = f"{empty[0]} holds none (before loss.backward(), after zero_grad(), or an iterator that is used up)"
             if arrays:
                 warnings.warn(f"record: step {number}: {hint}", stacklevel=2)
         if not arrays:

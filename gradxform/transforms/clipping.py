@@ -173,7 +173,7 @@ def clip_global_norm(
     if norm is not None:
         if ord is not None or like is not None:
             raise ValueError("clip_global_norm: norm= is of any order; leave out ord and like")
-        return stateless(lambda g: g.scaled(clip_coefficient(g.known_norm(norm), max_norm)), stage="clip")
+        return stateless(lambda g: g.scaled(clip_coefficient(g.known_norm(norm), max_norm)), stage="limit")
     if like is not None:
         peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
         return stateless(lambda g: peers.clip_global_norm(g, peer, max_norm), stage="clip")

@@ -130,9 +130,8 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
 
     Raises:
         TypeError: `where` has an unknown form. On use: variables are given for a plain tree of gradients.
-        ValueError: The list is empty. On `init` or use: a pattern matches no path, a variable has no gradient, a
-            gradient has no bool, or a function returns None for every path (one that is false everywhere chooses
-            nothing). The message lists paths, and patterns that would match.
+        ValueError: The list is empty. On `init` or use: a pattern matches no path, a variable has no gradient, or a
+            gradient has no bool. The message lists paths, and patterns that would match.
 
     Example:
         >>> import numpy as np
@@ -339,10 +338,15 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
                 inside = label.replace(within, f"chain({early!r}, {within})", 1)
                 why = _LATE[own][stage].format(late=label, early=repr(early), inside=inside)
                 return warnings.warn(f"chain: {early!r} comes before {label}: {why}", OrderWarning, stacklevel=4)
-        finite = finite or stage in ("zero", "skip")
+        finite = finite or _is_finite_after(tx)
         if stage in _LATE:
             earlier.setdefault(stage, tx)
     return None
+
+
+def _is_finite_after(tx: GradientTransformation) -> bool:
+    """Whether a transform, or one within it, replaces or skips what is not finite."""
+    return tx.traits.stage in ("zero", "skip") or any(map(_is_finite_after, tx.traits.parts))
 
 
 def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any]) -> None:

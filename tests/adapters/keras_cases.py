@@ -327,6 +327,16 @@ def test_keras_s_own_clip_comes_first() -> None:
         wrapped = gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0), gx.scale(2.0))
     found = steps(wrapped, [G])
     assert_ulp(found, [-2 * np.clip(g, -2.0, 2.0) for g in G], ulp=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0), gx.clip_norm(1.0), on="updates")
+
+
+def test_a_variable_is_a_tree_as_in_a_constraint() -> None:
+    variable = keras.Variable(np.float32([3.0, 4.0]))
+    for given in (variable, [variable]):
+        (clipped,) = keras.tree.flatten(gx.clip_norm(1.0)(given))
+        assert_ulp(keras.ops.convert_to_numpy(keras.ops.stop_gradient(clipped)), np.float32([0.6, 0.8]))
 
 
 def test_noise_is_that_of_another_model_of_the_same_layers() -> None:

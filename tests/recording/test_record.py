@@ -142,6 +142,12 @@ def test_no_gradients_beside_a_loss_are_noticed(tmp_path: Path) -> None:
         gx.record(tmp_path)(0, gradients=iter(()), loss=0.5)
 
 
+def test_gradients_that_are_not_chosen_are_no_mistake(tmp_path: Path) -> None:
+    gx.record(tmp_path, where=lambda path: False)(0, gradients={"w": np.ones(2)}, loss=0.5)
+    with pytest.warns(UserWarning, match="step 1: gradients_before holds none"):
+        gx.record(tmp_path)(1, gradients_before={"w": None}, loss=0.5)
+
+
 def test_steps_of_an_earlier_run_are_noticed(tmp_path: Path) -> None:
     gradients = {"w": np.ones(2)}
     first = gx.record(tmp_path)

@@ -673,6 +673,8 @@ def test_orders_that_are_surely_wrong() -> None:
         gx.chain(gx.freeze("**"), decay)
         gx.chain(gx.clip_value(1.0), gx.clip_spikes(), gx.zero_nonfinite(), clip, gx.ema(0.9), gx.skip_large(clip, 2.0))
         gx.chain(clip, gx.skip_nonfinite(gx.chain(clip, gx.ema(0.9))))
+        gx.chain(gx.chain(gx.zero_nonfinite(), clip), gx.trace(0.9), gx.zero_nonfinite())
+        gx.chain(gx.clip_global_norm(1.0, norm=3.0), gx.zero_nonfinite())
         warnings.simplefilter("ignore", gx.OrderWarning)
         gx.chain(clip, gx.accumulate(gx.identity(), 2))
 
