@@ -79,7 +79,7 @@ PLAIN = "the table compiled once more; with its fast paths, and without them in 
 FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
 OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
 CHAINS = "compiles a random chain in three frameworks; two others stay quick"
-RUNS = "two training runs for each; half of the faults, and clean pairs of each network and optimizer, stay quick"
+RUNS = "two training runs for each; a third of the faults, and clean pairs of each network and optimizer, stay quick"
 DTYPES_ALIKE = "the same kernels in another dtype, of which the table has each transform; one dtype stays quick"
 LARGE = "reads tens of millions of elements several times"
 

@@ -244,6 +244,7 @@ def test_the_transformation_itself_is_pickled_and_goes_on_with_the_state() -> No
         assert_close((update, state), (updates[2][expression], states[3][expression]))
 
 
+@slow(XLA)
 def test_an_exported_step_takes_a_state_and_gives_the_next() -> None:
     from jax import export
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import one_sentence, slow
+from support import EAGER, one_sentence, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -212,6 +212,7 @@ def test_paths_are_the_keys_joined_by_strokes(name: str) -> None:
     assert sorted(by_path(make())) == sorted(paths)
 
 
+@slow(EAGER, tx="clip_norm")
 @pytest.mark.parametrize("tx", TXS)
 @slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)

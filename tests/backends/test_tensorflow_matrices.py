@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import XLA
+from support import XLA, slow
 
 import gradxform as gx
 
@@ -18,9 +18,8 @@ from gradxform_tensorflow import running  # noqa: E402
 SHAPES = [*[(6, 5)] * 18, *[(5, 6)] * 3, *[(2, 3, 2, 4)] * 18, (70, 60), (70, 60)]
 
 
-@pytest.mark.parametrize(
-    "mode", ["eager", "graph", "graph for an accelerator", pytest.param("XLA", marks=pytest.mark.slow(reason=XLA))]
-)
+@slow(XLA, mode=("graph for an accelerator", "XLA"))
+@pytest.mark.parametrize("mode", ["eager", "graph", "graph for an accelerator", "XLA"])
 def test_as_alone(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each matrix, and each kernel of a convolution, is its own polar factor, wherever it lies in a stack."""
     rng, tx = np.random.default_rng(0), gx.orthogonalize(12, "polar_express", axes="keras", scale=None)

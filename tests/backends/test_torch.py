@@ -519,6 +519,7 @@ def test_a_layout_that_is_no_gradients_says_what_to_write(layout: str) -> None:
         gx.clip_norm(1.0)([torch.ones(1), given])
 
 
+@slow(INDUCTOR, make=(gx.scale, gx.clip_norm))
 @pytest.mark.parametrize("make", [gx.clip_value, gx.scale, gx.clip_norm, gx.ema])
 def test_torch_compile_of_a_schedule_that_returns_a_constant(make: Any) -> None:
     tx, tree = make(lambda step: 0.5), {"a": torch.tensor([3.0, 0.1])}

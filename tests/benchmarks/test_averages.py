@@ -7,7 +7,7 @@ from pathlib import Path
 import averages
 import numpy as np
 import pytest
-from support import INDUCTOR, slow
+from support import EAGER, INDUCTOR, slow
 
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.timing import Side
@@ -36,6 +36,7 @@ def _ran(side: Side) -> list[list[np.ndarray]]:
     return found
 
 
+@slow(EAGER, way="jax eager")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")  # of a window without values
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(

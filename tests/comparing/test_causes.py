@@ -201,6 +201,7 @@ def compared(case: Case, folder: Path) -> gx.Comparison:
     return gx.compare(folder / "a", folder / "b")
 
 
+@slow(RUNS, lambda name: [*OPTIMIZERS, *GRADIENTS].index(name) % 2 == 1)
 @slow(RUNS, name=tuple(GRADIENTS))
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *GRADIENTS])
 def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None:

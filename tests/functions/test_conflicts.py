@@ -44,7 +44,7 @@ def all_of(*trees: Any) -> dict[str, Any]:
 
 
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@slow(XLA, framework="jax", mode="compiled", dtype=("float16", "bfloat16"))
+@slow(XLA, framework="jax", mode="compiled")
 @slow(XLA, lambda framework, mode, dtype: dtype == "float64" and (framework, mode) in HEAVY)
 @slow(EAGER, framework="jax", mode="eager")
 @slow(GRAPHS, framework="tensorflow", mode="compiled", dtype=("float16", "bfloat16"))

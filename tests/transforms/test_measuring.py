@@ -159,6 +159,7 @@ def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) ->
 # --- whether it clipped ----------------------------------------------------------------------------------------------
 
 
+@slow(GRAPHS, framework="tensorflow", mode="compiled")
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework: str, mode: str) -> None:
