@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import shlex
 import subprocess
 import sys
 import time
@@ -397,7 +398,7 @@ def about(options: argparse.Namespace) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "torch", "jax", "tensorflow"))
     where = "{processor}, {cores} cores, load {load_at_start:.1f} at the start".format(**machine())
     command = f"python tests/benchmarks/averages.py --model {' '.join(options.model)}"
-    command += f" --only {' '.join(options.only)}" if any(options.only) else ""
+    command += f" --only {shlex.join(options.only)}" if any(options.only) else ""
     return f"Written by `{command}` on {time.strftime('%Y-%m-%d')} at commit `{commit.strip()}`: {where}; {versions}."
 
 

@@ -63,7 +63,6 @@ def test_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     page.write_text(f"# Averages\n\n{averages.MARK}\n\nold\n")
     averages.main(["--model", "mlp", "--only", "trace(0.9)", "--out", str(page)])
     text = page.read_text()
-    assert text.startswith(
-        f"# Averages\n\n{averages.MARK}\n\nWritten by `python tests/benchmarks/averages.py --model mlp`"
-    )
+    command = "python tests/benchmarks/averages.py --model mlp --only 'trace(0.9)'"
+    assert text.startswith(f"# Averages\n\n{averages.MARK}\n\nWritten by `{command}`")
     assert "| goal | 1.5 |" in text and "| `trace(0.9)` |" in text and "old" not in text and "at commit `" in text
