@@ -139,10 +139,10 @@ def test_right_numbers(framework: str, mode: str, dtype: str, row: Row, monkeypa
 
 
 @slow(INDUCTOR, lambda row: row.tx.stateful)
-@pytest.mark.parametrize(
-    "row", [row for row in trees.first() if row.tx.name not in QUICK and INDUCTOR in MODES], ids=str
-)
+@pytest.mark.parametrize("row", [row for row in trees.first() if row.tx.name not in QUICK], ids=str)
 def test_right_numbers_of_inductors_graph_in_eager_mode(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    if INDUCTOR not in MODES:
+        pytest.skip("PyTorch is not installed")
     without_generated_code(monkeypatch)
     (dtype, *_), _ = _by_inductor(row, registry.ROWS.index(row))
     assert_right(row, group_of(row, dtype, INDUCTOR), *INDUCTOR)
