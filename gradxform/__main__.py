@@ -12,8 +12,8 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
-    ignored = sys.unraisablehook
-    sys.unraisablehook = lambda found: _interrupted() if found.exc_type is KeyboardInterrupt else ignored(found)
+    errors, ignored = os.dup(2), sys.unraisablehook  # where commands are quiet, 2 is another file
+    sys.unraisablehook = lambda found: _interrupted(errors) if found.exc_type is KeyboardInterrupt else ignored(found)
     try:
         from gradxform.cli import app
 
@@ -28,11 +28,11 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
             raise
-        _interrupted()
+        _interrupted(errors)
 
 
-def _interrupted() -> Any:
-    print("gradxform: interrupted", file=sys.stderr)
+def _interrupted(errors: int) -> Any:
+    os.write(errors, b"gradxform: interrupted\n")
     os._exit(_INTERRUPTED)  # what frameworks do at exit has ended the process by the signal instead, and has hung
 
 

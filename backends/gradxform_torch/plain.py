@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import types as python_types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,15 +97,14 @@ class Plain(Backend):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with torch.compile, without graph breaks.
 
-        The code is copied: torch counts recompilations by code object, and gives up after eight.
+        Each call makes code of its own: torch counts recompilations by code object, and gives up after eight.
         """
-        if isinstance(function, python_types.FunctionType):
-            own = python_types.FunctionType(
-                function.__code__.replace(), function.__globals__, None, function.__defaults__, function.__closure__
-            )
-            own.__kwdefaults__ = function.__kwdefaults__
-            return torch.compile(own, fullgraph=True, dynamic=False)
-        return torch.compile(function, fullgraph=True, dynamic=False)
+
+        def own(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        own.__code__ = own.__code__.replace()
+        return torch.compile(own, fullgraph=True, dynamic=False)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
         """Leaves and structure, by torch.utils._pytree except for lists and dicts of tensors; None is a leaf."""

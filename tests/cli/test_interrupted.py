@@ -35,8 +35,8 @@ for step in range(1_000_000):
 """
 
 IN_A_CALLBACK = """
-import time, weakref
-import gradxform.cli
+import contextlib, time, weakref
+import gradxform.cli.console
 from gradxform.__main__ import main
 
 class Kept:
@@ -48,8 +48,9 @@ def interrupt(_):
 def app():
     kept = Kept()
     noticed = weakref.ref(kept, interrupt)
-    del kept
-    time.sleep(60)
+    with {around}:
+        del kept
+        time.sleep(60)
 
 gradxform.cli.app = app
 main()
@@ -90,11 +91,11 @@ def test_a_command(arguments: list[str], tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_where_python_ignores_exceptions(tmp_path: Path) -> None:
-    """Ctrl-C while a module is imported may come to a callback of a weak reference."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_CALLBACK], cwd=tmp_path, capture_output=True, text=True, timeout=50
-    )
+@pytest.mark.parametrize("quietly", [False, True])
+def test_where_python_ignores_exceptions(quietly: bool, tmp_path: Path) -> None:
+    """Ctrl-C while a module is imported may come to a callback of a weak reference, and in a part that is quiet."""
+    program = IN_A_CALLBACK.format(around="gradxform.cli.console.quiet()" if quietly else "contextlib.nullcontext()")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (130, "gradxform: interrupted\n")
 
 
