@@ -27,8 +27,8 @@ Masks = Callable[[Tree], Sequence[Sequence[bool]]]
 class OrderWarning(UserWarning):
     """The transforms of a chain are in a wrong order.
 
-    The right order is: unscale, sum over replicas, accumulate, clip, decay. What averages, decays or optimizes belongs
-    inside of `accumulate` and the transforms that skip steps. To silence the warning:
+    The right order is: unscale, sum over replicas, accumulate, freeze, replace NaN, clip, decay. What averages, decays
+    or optimizes belongs inside of `accumulate` and the transforms that skip steps. To silence the warning:
     ``warnings.simplefilter("ignore", gradxform.OrderWarning)``.
 
     Example:

@@ -21,7 +21,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 README = (ROOT / "README.md").read_text()
-LONG_PAGES = "docs/(extending|guides/[jk]|how-to/(exploding|change|move|same|train|your-own))"
+LONG_PAGES = "docs/(extending|guides/(backward|jax|keras|states)|how-to/(exploding|change|same|train))"
 PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
 
 

@@ -208,7 +208,7 @@ SCRIPTS: dict[str, tuple[str, Callable[[Any], Figures]]] = {
     "exploding_gradients": ("how-to/exploding-gradients", exploding_gradients),
     "spikes": ("how-to/tame-spikes", spikes),
     "error_feedback": ("how-to/error-feedback", error_feedback),
-    "histogram": ("how-to/clip-by-value", histogram),
+    "histogram": ("how-to/clip", histogram),
     "port_hunt": ("how-to/where-does-my-port-go-wrong", port_hunt),
     "conflicting_tasks": ("guides/catalogue", conflicting_tasks),
     "gallery.frame": ("how-to/index", lambda _: {}),
