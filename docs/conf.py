@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "mathml",
     "names",
+    "tables",
     "llms",
 ]
 nitpicky = True

@@ -1,0 +1,32 @@
+"""Tables of sentences, which the style sheet shows as a list on a phone, where columns would break words."""
+
+from docutils import nodes
+
+SENTENCE = 26
+"""Characters of a cell from which its table is one of sentences; a table of figures keeps its columns."""
+
+
+def cells(row):
+    return list(row.findall(nodes.entry))
+
+
+def stack(app, doctree, page):
+    """Give a table of sentences its class, and each cell from the third column on the name of its column."""
+    for table in doctree.findall(nodes.table):
+        head, body = (next(iter(table.findall(kind)), None) for kind in (nodes.thead, nodes.tbody))
+        if head is None or "hard" in table["classes"]:
+            continue
+        rows = [cells(row) for row in body.findall(nodes.row)]
+        if max((len(cell.astext()) for row in rows for cell in row), default=0) < SENTENCE:
+            continue
+        table["classes"].append("stack")
+        titles = [cell.astext() for cell in cells(head)]
+        for row in rows:
+            for title, cell in list(zip(titles, row, strict=True))[2:]:
+                if title and cell.astext().strip():
+                    cell[0].insert(0, nodes.inline("", f"{title}: ", classes=["column"]))
+
+
+def setup(app):
+    app.connect("doctree-resolved", stack)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
