@@ -71,8 +71,7 @@ def test_transforms_do_not_know_of_backends(family: str) -> None:
 
 
 def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:
-    code = "import numpy, time; t = time.perf_counter(); import gradxform; print(time.perf_counter() - t)"
-    # The first run writes bytecode. The other worker may hold the CPU: one quiet moment in twenty is enough to see the
-    # cost.
+    code = "import numpy, time; t = time.process_time(); import gradxform; print(time.process_time() - t)"
+    # The first run writes bytecode. Processor time, because other processes may hold the CPU.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    assert any(float(python("-c", code, **kept).stdout) < 0.05 for _ in range(20))
+    assert any(float(python("-c", code, **kept).stdout) < 0.05 for _ in range(5))
