@@ -249,10 +249,12 @@ def _factor(number: Any) -> rescale.Factor:
     """Split a number or an array as `rescale.split` does, in fewer operations."""
     whole = Namespace.float64(number)
     size = lax.abs(whole)
-    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
-    far, usual = size / near, (size > 0.0) & lax.is_finite(size)
-    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
-    steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
+    first = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    rest = size / first
+    second = lax.clamp(rescale.LEAST, rest, rescale.MOST)
+    rest, known = rest / second, (size > 0.0) & lax.is_finite(size)
+    third = lax.select(known, lax.clamp(rescale.LEAST, rest, rescale.MOST), rest) * lax.sign(whole)
+    steps = [lax.convert_element_type(step, np.float32) for step in (first, second, third)]
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
     return barrier(rescale.Factor(whole, steps))
 

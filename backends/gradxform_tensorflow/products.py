@@ -1,7 +1,7 @@
 """Products and sums of products, in float32 or float64, in as few ops as they can be had.
 
-A factor that float32 does not hold is applied in two steps. On CPUs a branch skips the second one, which most steps of
-a run do not need: it would be another pass over memory. Small leaves are packed: an op costs more than their few
+A factor that float32 does not hold is applied in three steps. On CPUs they are in a branch, which most steps of a run
+do not need: each is another pass over memory. Small leaves are packed: an op costs more than their few
 numbers.
 """
 
@@ -107,15 +107,19 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
 
 
 def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
-    """Products with all steps of each factor, or with the first ones if no factor is `far` from one."""
-    if far is None or running.is_xla() or not running.has_only_cpus():
+    """Products in all steps of each factor; on CPUs in one step if no factor is `far` from one."""
+    if far is None or not _branches():
         return list(map(_times, leaves, by))
     wide = [in_single(Namespace, leaf) for leaf in leaves]
-    near = [_times(leaf, own._replace(steps=own.steps[:1])) for leaf, own in zip(wide, by, strict=True)]
+    near = list(map(_times, wide, by))
     if not all(dtype_name(leaf) in DOUBLE for leaf in leaves):
-        rest = [Factor(1.0, own.steps[1:]) for own in by]
-        near = running.cond(far, lambda: list(map(_times, near, rest)), lambda: near)
+        near = running.cond(far, lambda: [_times(x, own.whole) for x, own in zip(wide, by, strict=True)], lambda: near)
     return [cast_to(new, leaf.dtype) for leaf, new in zip(leaves, near, strict=True)]
+
+
+def _branches() -> bool:
+    """Whether a branch takes less time than the steps that it skips."""
+    return running.has_only_cpus() and not running.is_xla()
 
 
 _times = functools.partial(times, Namespace)
@@ -140,11 +144,10 @@ def _guarded(new: Any, factor: Any) -> Any:
 
 
 def _split(factors: Any) -> tuple[Any, Factor]:
-    """Whether any factor needs two steps, and the steps."""
-    size, where = tf.abs(factors), Namespace.where
+    """Whether float32 does not hold one of the factors; their steps, or one where a branch has them."""
+    size = tf.abs(factors)
     far = ((size < LEAST) & (size > 0.0)) | ((size > MOST) & (size < math.inf))
-    near, rest = in_steps(Namespace, factors)
-    steps = where(far, near, factors), where(far, rest, 1.0)
+    steps = (factors,) if _branches() else in_steps(Namespace, factors)
     return tf.reduce_any(far), Factor(factors, [tf.cast(step, tf.float32) for step in steps])
 
 

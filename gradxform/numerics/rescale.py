@@ -44,7 +44,7 @@ def times(xp: Any, leaf: Array, factor: Any) -> Array:
 def product(xp: Any, x: Array, factor: Any) -> Array:
     """Multiply float32 or float64 elements by a number, a `Factor` or an array in float64.
 
-    It is rounded to float32 once; in two steps if it is far from one.
+    It is rounded to float32 once; in up to three steps if it is far from one.
     """
     dtype, steps = dtype_name(x), factor.steps if isinstance(factor, Factor) else None
     if dtype in DOUBLE:
@@ -59,17 +59,20 @@ def product(xp: Any, x: Array, factor: Any) -> Array:
 
 
 def in_steps(xp: Any, factor: Array) -> tuple[Array, ...]:
-    """Split a factor into two that float32 holds; the second is 1 or -1 unless it is needed.
+    """Split a factor into three that float32 holds; those after the first are 1 or -1 unless they are needed.
 
-    Neither is so small that infinity times it would not be infinite. Without float64, a factor is one step.
+    None is so small that infinity times it would not be infinite. Without float64, a factor is one step.
     """
     if widest(xp) == "float32":
         return (factor,)
     size = xp.abs(factor)
-    near = _normal(xp, size)
-    far = factor / near
-    rest = _normal(xp, xp.abs(far))
-    return near, xp.where((size > 0.0) & xp.isfinite(size), xp.where(factor < 0.0, -rest, rest), far)
+    first = _normal(xp, size)
+    rest = factor / first
+    second = _normal(xp, xp.abs(rest))
+    rest = rest / second
+    third = _normal(xp, xp.abs(rest))
+    known = (size > 0.0) & xp.isfinite(size)
+    return first, second, xp.where(known, xp.where(factor < 0.0, -third, third), rest)
 
 
 def _normal(xp: Any, size: Array) -> Array:
@@ -78,7 +81,7 @@ def _normal(xp: Any, size: Array) -> Array:
 
 
 def known_steps(factor: float) -> list[float]:
-    """`in_steps` of a Python number: one step if float32 holds it, two or three otherwise."""
+    """`in_steps` of a Python number: one step if float32 holds it, else two or three."""
     steps: list[float] = []
     while is_extreme(factor) and len(steps) < 2:
         steps.append(LEAST if abs(factor) < 1.0 else MOST)

@@ -230,7 +230,7 @@ def test_two_factors_are_no_constant_on_cpus_either(factor: float, between: Any)
 
 @pytest.mark.parametrize("factor", [1e-300, 1e-76, 1e-60, -1e60, 1e300, -0.0])
 def test_infinity_and_zero_times_an_extreme_factor_in_a_tensor(factor: float, accelerator: None) -> None:
-    leaf, number = HARD[np.abs(HARD) != np.float32(3e38)], tf.constant(np.array(factor))
+    leaf, number = HARD, tf.constant(np.array(factor))
     wanted = gx.scale(factor)(leaf)
     scale = tf.function(lambda leaf, number: gx.scale(number)(leaf), autograph=False)
     for run in (lambda leaf, number: gx.scale(number)(leaf), scale, tf.function(scale, jit_compile=True)):
