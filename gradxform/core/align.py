@@ -102,8 +102,7 @@ def of_state(view: Tree, tree: Any, what: str) -> tuple[list[Array], Aligned]:
     Raises:
         ValueError: the state was made for another tree.
     """
-    found = aligned(view, tree, ("the gradients", what), _STATE)
-    return _active(view, found, ("the gradients", what), _STATE), found
+    return _active(view, tree, ("the gradients", what), _STATE)
 
 
 def beside(view: Tree, tree: Any, transform: str, what: str) -> Sequence[Array]:
@@ -121,18 +120,18 @@ def beside(view: Tree, tree: Any, transform: str, what: str) -> Sequence[Array]:
     if tree is None:
         raise ValueError(f"{transform} needs the {what}: {_CALLS[what]}")
     own = "updates" if what == "gradients" else "gradients"
-    names, advice = (f"the {own}", f"{transform}: the {what}"), f"Pass the {what} of these {own}"
-    found = _active(view, aligned(view, tree, names, advice), names, advice)
+    found, _ = _active(view, tree, (f"the {own}", f"{transform}: the {what}"), f"Pass the {what} of these {own}")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
-def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> list[Array]:
-    """Return the leaves of another tree that match the active leaves, dense and of the view's framework.
+def _active(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> tuple[list[Array], Aligned]:
+    """Align another tree; its leaves that match the active ones are dense and of the view's framework.
 
     Raises:
         ValueError: the tree lacks a leaf where there is a gradient, or it has another shape; names the path.
     """
     backend, source, (own, what) = view.backend, view.source, names
+    other = aligned(view, tree, names, advice)
     found = [other.leaves[source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
@@ -149,7 +148,7 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
                     f"{what} have shape {shapes[0]} at {source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}. "
                     f"{advice}"
                 )
-    return list(dense)
+    return list(dense), other
 
 
 def may_agree(one: Any, other: Any) -> bool:

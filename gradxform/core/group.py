@@ -92,15 +92,11 @@ def _combined(backend: Backend, group: Group, numbers: Array, orders: Sequence[f
 
 def norms_over(xp: Any, rows: Array, *, orders: tuple[float | None, ...]) -> Array:
     """Combine each column into a norm, or a sum (None); orders are one for all columns, or one for each."""
-    first, *others = dict.fromkeys(orders)
-    found = _over(xp, rows, first)
-    for ord in others:
-        found = xp.where(xp.mask(tuple(each == ord for each in orders)), _over(xp, rows, ord), found)
-    return found
+    return formulas.by_kind(xp, orders, lambda ord: xp.take(_over(xp, rows, ord), 0))
 
 
 def _over(xp: Any, rows: Array, ord: float | None) -> Array:
-    return xp.take(norms.add(xp, rows, (0,)) if ord is None else norms.norm(xp, rows, (0,), ord), 0)
+    return norms.add(xp, rows, (0,)) if ord is None else norms.norm(xp, rows, (0,), ord)
 
 
 def _total(xp: Any, numbers: Array, *, orders: tuple[float, ...]) -> Array:

@@ -208,6 +208,14 @@ def applied_if(
     return _chosen(new, condition), either(view, condition, after, state)
 
 
+def counted_if(view: Tree, due: Any, inner: Any, state: T, context: Any, *numbers: Any) -> tuple[Tree, T]:
+    """Apply a transform if a step is due; the state has new numbers before this condition and the inner state."""
+    *old, before = state
+    out, after = applied_if(view, due, inner, lambda: view, before, context)
+    new = [stored(view, value, place) for value, place in zip((*numbers, due), old, strict=True)]
+    return out, type(state)(*[*new, after])
+
+
 def _chosen(view: Tree, condition: Any) -> Tree:
     """Return the view if a condition holds, else zeros for its active leaves; factors stay pending."""
     if not view.chosen:

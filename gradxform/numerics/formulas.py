@@ -50,13 +50,18 @@ def _divides(xp: Any, norm: Array) -> Array:
     return norm <= 1e18 if getattr(xp, "widest", "") == "float32" else xp.isfinite(norm)
 
 
+def by_kind(xp: Any, kinds: tuple[Any, ...], value: Callable[[Any], Array]) -> Array:
+    """Return a function of the kind of each number; if there is one kind, it is that of all numbers."""
+    first, *others = dict.fromkeys(kinds)
+    found = value(first)
+    for kind in others:
+        found = xp.where(xp.mask(tuple(own == kind for own in kinds)), value(kind), found)
+    return found
+
+
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
     """Round a number to a dtype, or each number of a vector to its own dtype."""
-    first, *others = dict.fromkeys(dtypes)
-    found = xp.rounded(x, first)
-    for dtype in others:
-        found = xp.where(xp.mask(tuple(own == dtype for own in dtypes)), xp.rounded(x, dtype), found)
-    return found
+    return by_kind(xp, dtypes, lambda dtype: xp.rounded(x, dtype))
 
 
 def equal(one: Array, other: Array | float) -> Array:

@@ -34,19 +34,17 @@ class Rounding:
     """Rounds a number, or each number of a vector, to the dtypes that a library computes in."""
 
     def __init__(self, xp: Any, names: Names, flags: Sequence[Array]) -> None:
-        self.xp, (self._first, *others) = xp, dict.fromkeys(names)
-        if flags:
-            half, brain, single, double = flags
-            alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
-            self._others = {dtype: alone[dtype] > 0.5 for dtype in others}
-        else:
-            self._others = {dtype: xp.mask(tuple(name == dtype for name in names)) for dtype in others}
+        self.xp, self._names, self._flags = xp, names, flags
 
     def of(self, value: Callable[[str], Any]) -> Any:
         """Return a function of the dtype, for each number its own."""
-        found = value(self._first)
-        for dtype, there in self._others.items():
-            found = self.xp.where(there, value(dtype), found)
+        if not self._flags:
+            return formulas.by_kind(self.xp, self._names, value)
+        half, brain, single, double = self._flags
+        alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
+        found = value(self._names[0])
+        for dtype in self._names[1:]:
+            found = self.xp.where(alone[dtype] > 0.5, value(dtype), found)
         return found
 
     def __call__(self, x: Array) -> Array:

@@ -11,7 +11,7 @@ from gradxform.core.arguments import Scalar, count, limit, places, static
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, inside
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import Fresh, applied_if, shown, stored, zero_if
+from gradxform.core.state import Fresh, applied_if, counted_if, shown, stored, zero_if
 from gradxform.core.transform import (
     Context,
     GradientTransformation,
@@ -118,11 +118,9 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
 
     def rule(g: Tree, state: SkipNonfiniteState, context: Context) -> tuple[Tree, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
-        consecutive = stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
-        total = stored(g, compute(_in_all, state.total, finite), state.total)
+        consecutive, total = compute(_in_a_row, state.consecutive, finite), compute(_in_all, state.total, finite)
         due = finite if max_consecutive is None else compute(_or_too_many, finite, consecutive, most=max_consecutive)
-        out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
-        return out, SkipNonfiniteState(consecutive, total, stored(g, due, state.due), new)
+        return counted_if(g, due, tx, state, context, consecutive, total)
 
     def start(fresh: Fresh) -> SkipNonfiniteState:
         return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), tx.init(fresh.params))
@@ -183,12 +181,9 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     """
 
     def rule(g: Tree, state: SkipLargeState, context: Context) -> tuple[Tree, SkipLargeState]:
-        compute = g.backend.compute
         norm = g.global_norm()
-        due = compute(_is_within, norm.value, clip_coefficient(norm, max_norm))
-        total = stored(g, compute(_in_all, state.total, due), state.total)
-        out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
-        return out, SkipLargeState(total, stored(g, due, state.due), new)
+        due = g.compute(_is_within, norm, clip_coefficient(norm, max_norm))
+        return counted_if(g, due, tx, state, context, g.compute(_in_all, state.total, due))
 
     def start(fresh: Fresh) -> SkipLargeState:
         return SkipLargeState(fresh.count(), fresh.flag(True), tx.init(fresh.params))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gradxform.core.arguments import Scalar, limit, number, places, static
 from gradxform.core.factory import factory
 from gradxform.core.foreign import inside
-from gradxform.core.state import Fresh, applied_if, between, stored
+from gradxform.core.state import Fresh, between, counted_if, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -94,9 +94,7 @@ def skip_spikes(tx: Any, threshold: Scalar = 6.0, window: int = 128, *, of: str 
         due, recorded, begun, *skipped = compute(_judged, *given, window=window, dtype=dtype)
         history = compute(with_norm, begun, state.history, recorded, window=window, dtype=dtype)
         count = compute(one_more, begun, recorded, dtype=dtype)
-        out, new = applied_if(g, due, tx, lambda: g, state.inner, context)
-        numbers = zip((count, history, *skipped, due), state[:5], strict=True)
-        return out, SkipSpikesState._make([*[stored(g, value, old) for value, old in numbers], new])
+        return counted_if(g, due, tx, state, context, count, history, *skipped)
 
     def start(fresh: Fresh) -> SkipSpikesState:
         count, history = first_rows(fresh, PercentileState, False, window)
