@@ -144,10 +144,8 @@ def _active(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> tuple
         if source.rebuild is None and leaf.shape != view.leaves[i].shape:
             shapes = backend.shape(leaf), backend.shape(view.leaves[i])
             if not may_agree(*shapes):
-                raise ValueError(
-                    f"{what} have shape {shapes[0]} at {source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}. "
-                    f"{advice}"
-                )
+                where = f"{shapes[0]} at {source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}"
+                raise ValueError(f"{what} have shape {where}. {advice}")
     return list(dense), other
 
 

@@ -190,9 +190,7 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
         ValueError: names both, or what to write.
     """
     if not isinstance(on, str) or on not in (GRADIENTS, UPDATES):
-        raise ValueError(
-            f"{transform}: on must be 'gradients' or 'updates', which the optimizer adds to parameters, got {on!r}"
-        )
+        raise ValueError(f"{transform}: on must be 'gradients', or 'updates' of parameters, got {on!r}")
     if on == GRADIENTS and "gradients" in tx.traits.needs:
         raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
 

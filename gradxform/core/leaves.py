@@ -308,9 +308,7 @@ def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Ar
     leaf = unwrapped(slots[i])
     found = owner(leaf)
     if isinstance(leaf, np.ma.MaskedArray):
-        raise TypeError(
-            f"the leaf at {paths()[i]!r} is a masked array; its mask would be lost: fill or compress it first"
-        )
+        raise TypeError(f"the leaf at {paths()[i]!r} is a masked array, whose mask would be lost; fill it first")
     if found is backend:
         return leaf
     path, kind = paths()[i], type(leaf).__name__
@@ -322,7 +320,5 @@ def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Ar
     if found is None:
         raise not_an_array(path, leaf, known())
     other = next((repr(paths()[j]) for j, slot in enumerate(slots) if owner(slot) is backend), "the tree")
-    raise TypeError(
-        f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({kind}), {other} is {backend.name}'s; "
-        "convert one of them"
-    )
+    both = f"{path!r} is {found.name}'s ({kind}), {other} is {backend.name}'s"
+    raise TypeError(f"arrays of two frameworks in one tree: {both}; convert one of them")

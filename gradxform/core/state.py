@@ -94,7 +94,7 @@ def advanced(view: Tree, count: Array) -> Array:
     dtype = backend.dtype(count)
     with backend.scope():
         xp = backend.namespace_of(count)
-        return xp.cast(count + xp.cast(count < _MOST, dtype), dtype)
+        return xp.cast(xp.where(count < _MOST, count + 1, count), dtype)
 
 
 def between(view: Tree, number: Any, low: float, high: float) -> Any:
@@ -245,10 +245,8 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
     """
     if rows == 1 and not len(getattr(norm.value, "shape", ())):
         return view.backend.compute(formulas.stack, norm.value)
-    if rows != len(view.source.slots):
-        raise ValueError(
-            f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; make it with tx.init(params)"
-        )
+    if rows != (count := len(view.source.slots)):
+        raise ValueError(f"the state has norms of {rows} gradients, the tree {count}; make it with tx.init(params)")
     order, slots = _order(view), norm.slots
     if slots is None:
         if len(view.chosen) == rows and order == tuple(range(rows)):

@@ -226,9 +226,8 @@ class GradientTransformation(Base):
                 variables among the gradients. The message names the path.
         """
         if self.start is not None and state is None:
-            raise TypeError(
-                f"{self!r} keeps a state: state = tx.init(params), then updates, state = tx.update(updates, state)"
-            )
+            steps = "state = tx.init(params), then updates, state = tx.update(updates, state)"
+            raise TypeError(f"{self!r} keeps a state: {steps}")
         view = Tree.read(updates) or _without_arrays(updates, self.traits.axes)
         if view is None:
             return updates, state
@@ -353,9 +352,8 @@ def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
     except TypeError as error:
         if type(schedule).__module__.partition(".")[0] != "keras":
             raise
-        raise TypeError(
-            f"{type(schedule).__name__} works only with Keras's backend; write lambda step: 0.1 * 0.99**step"
-        ) from error
+        what = f"{type(schedule).__name__} works only with Keras's backend"
+        raise TypeError(f"{what}; write lambda step: 0.1 * 0.99**step") from error
 
 
 def replaced(value: Any, swap: Callable[[Any], Any]) -> Any:

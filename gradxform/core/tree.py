@@ -158,6 +158,13 @@ class Tree(Measured):
         """Apply a formula that selects without rounding to columns, in the memory of the active leaves if owned."""
         return self.backend.each(formula, columns, (), self.memory())
 
+    def wide(self) -> list[Array]:
+        """Return the active leaves, including pending factors, in the dtypes of their sums."""
+        if self.source.kinds & NARROW:
+            return self.mapped(formulas.same)
+        settled = self.settled()
+        return [settled.leaves[i] for i in settled.chosen]
+
     def memory(self) -> Given:
         """Return the active leaves if all may be overwritten, else None."""
         return [self.leaves[i] for i in self.chosen] if self.is_owned(self.chosen) else None

@@ -57,9 +57,8 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
         why = f"since a backward pass cannot keep a state, got {tx!r}"
-        raise TypeError(
-            f"on_backward: tx must be stateless, {why}; transform the gradients after the backward pass instead"
-        )
+        advice = "transform the gradients after the backward pass instead"
+        raise TypeError(f"on_backward: tx must be stateless, {why}; {advice}")
 
     @unconverted
     def identity(x: T) -> T:

@@ -82,10 +82,10 @@ def values(what: str, path: str, leaf: Any) -> Any:
     try:
         found = np.asarray(leaf if own is None else own.to_numpy(leaf))
     except Exception as error:
-        advice = "call it outside compiled code; for a JAX random key, save jax.random.key_data(key)"
-        raise TypeError(
-            f"{what}: the leaf at {path!r} has no values for NumPy: {str(error).splitlines()[0]}; {advice}"
-        ) from error
+        why = (
+            f"{str(error).splitlines()[0]}; call it outside compiled code; of a JAX key, save jax.random.key_data(key)"
+        )
+        raise TypeError(f"{what}: the leaf at {path!r} has no values for NumPy: {why}") from error
     if found.dtype.kind in "OSU":
         raise TypeError(f"{what}: the leaf at {path!r} is not an array of numbers: {leaf!r:.100}")
     return found

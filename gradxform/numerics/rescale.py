@@ -83,7 +83,9 @@ def _normal(xp: Any, size: Array) -> Array:
 def known_steps(factor: float) -> list[float]:
     """`in_steps` of a Python number: one step if float32 holds it, else two or three."""
     steps: list[float] = []
-    while is_extreme(factor) and len(steps) < 2:
+    for _ in range(2):
+        if not is_extreme(factor):
+            return [*steps, factor]
         steps.append(LEAST if abs(factor) < 1.0 else MOST)
         factor /= steps[0]
     return [*steps, math.copysign(steps[0], factor) if is_extreme(factor) else factor]

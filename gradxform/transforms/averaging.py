@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
-from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import advanced, between, blend, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array
 from gradxform.numerics.elementwise import weighted
 
 
@@ -65,28 +64,23 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     References:
         Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
     """
-    log = math.log(decay) if static(decay) and decay else -math.inf
+    known = static(decay)
+    log = math.log(decay) if known and decay else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, weights = g.dense(), advanced(g, state.count), shares(g, decay)
-        divisor, by = state.divisor, None
-        if not static(decay):
-            total = g.backend.compute(_weight, divisor, *weights)
-            divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
+        divisor, by, compute = state.divisor, None, g.backend.compute
+        if not known:
+            total = compute(_weight, divisor, *weights)
+            divisor = stored(g, compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            weight = g.backend.compute(_weight_at, count, log) if static(decay) else total
-            by = g.backend.compute(_debiasing, weight)
+            by = compute(_debiasing_at, count, log) if known else compute(_debiasing, total)
         out, averages = blend(dense, state.ema, "ema: the averages", weights, context, by)
         return out, EmaState(count, averages, divisor)
 
     return stateful(
         EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))), stage="average"
     )
-
-
-def _weight_at(xp: Any, count: Array, log: Array) -> Array:
-    """Sum of the weights at a step, 1 - d^t, from the logarithm of the decay."""
-    return -xp.expm1(count * log)
 
 
 def _weight(xp: Any, weight: Array, new: Array, old: Array) -> Array:
@@ -101,7 +95,13 @@ def _in_two(xp: Any, weight: Array, *, dtype: str) -> Array:
 
 
 def _debiasing(xp: Any, weight: Array) -> Array:
+    """The inverse of the sum of the weights."""
     return 1.0 / xp.where(weight > 0.0, weight, 1.0)
+
+
+def _debiasing_at(xp: Any, count: Array, log: Array) -> Array:
+    """The same at a step, where the sum is 1 - d^t, from the logarithm of the decay."""
+    return _debiasing(xp, -xp.expm1(count * log))
 
 
 class TraceState(NamedTuple):
@@ -274,9 +274,7 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         most = between(g, gamma, 0.0, math.inf)
         weights = g.backend.compute(_with_change, state.count, most, *shares(g, decay))
         corrected = dense.given(dense.mapped(weighted, old, numbers=weights))
-        narrow = g.factor is not None or g.source.kinds & NARROW
-        own = dense.mapped(formulas.same) if narrow else [dense.leaves[i] for i in dense.chosen]
-        new = g.backend.copied(own, old if context.owned else None)
+        new = g.backend.copied(dense.wide(), old if context.owned else None)
         out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 

@@ -57,9 +57,7 @@ def clip_value(
         Mikolov, Statistical language models based on neural networks, 2012.
     """
     if (max_abs is None) == (low is None and high is None):
-        raise TypeError(
-            f"clip_value: give max_abs, or low and/or high; got max_abs={max_abs!r}, low={low!r}, high={high!r}"
-        )
+        raise TypeError(f"clip_value: give max_abs, or low and/or high; got {max_abs=}, {low=}, {high=}")
     if max_abs is not None:
 
         def within(g: Tree) -> Tree:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradxform.core.arguments import number, places, static
 from gradxform.core.factory import factory
-from gradxform.core.leaves import NARROW, put
+from gradxform.core.leaves import put
 from gradxform.core.norm import Norm
 from gradxform.core.transform import GradientTransformation, stateless
 from gradxform.core.tree import Tree
@@ -168,11 +168,7 @@ def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> l
         return g.backend.compute(_inverse, norm.value, like=like)
 
     stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
-    unit = g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))
-    if g.source.kinds & NARROW:
-        return unit.mapped(formulas.same)
-    settled = unit.settled()
-    return [settled.leaves[i] for i in settled.chosen]
+    return (g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))).wide()
 
 
 @formulas.by_number

@@ -259,18 +259,16 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         into = old if context.owned and known else None
         total = dense.mapped(weighted, old, numbers=[unit, None], out=into)
 
+        by = compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
         given: list[Any] = []
 
         def means() -> Tree:
-            mean = shown(
-                dense, total, context, compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
-            )
+            mean = shown(dense, total, context, by)
             given.extend(mean.leaves)
             return mean
 
         out, new = applied_if(dense, due, tx, means, state.inner, context)
-        held = set(map(id, given))
-        own = into is not None and not any([id(leaf) in held for leaf in total])
+        own = into is not None and set(map(id, given)).isdisjoint(map(id, total))
         sums = rest.replaced(dense, zero_if(g, due, total, total if own else None))
         count = stored(g, 0.0 if flushes else compute(_next_place, count, every=every), count)
         return out, AccumulateState(count, sums, stored(g, due, state.due), new)
@@ -333,10 +331,8 @@ def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
 def check_waits(what: str, tx: GradientTransformation) -> None:
     """Reject a transformation without a window."""
     if tx.traits.label:
-        raise TypeError(
-            f"{what}: {tx!r} is of another library, which knows no flush; write gx.accumulate(optax.chain(...), every) "
-            "around its transforms"
-        )
+        why = f"{tx!r} is of another library, which knows no flush"
+        raise TypeError(f"{what}: {why}; write gx.accumulate(optax.chain(...), every) around its transforms")
     if not tx.traits.waits:
         raise TypeError(f"{what}: {tx!r} has no accumulate(...), so that no gradients wait to be applied")
 
