@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import gradxform as gx
 from gradxform.proof.gradients import nested, random, small, zeros
 from gradxform.proof.registry import ROWS, TABLE, Row
 
@@ -30,3 +31,16 @@ def few(dtype: str, seed: int = 0) -> Any:
 def least(dtype: str, second: str = "") -> Any:
     """Two leaves, which may be of two dtypes, for compilers that take seconds for each."""
     return {"a": {"v": zeros(dtype, 3, 5), "w": zeros(second or dtype, 37, 41)}}
+
+
+class Momentum(NamedTuple):
+    """Object of another library, or of a user: init and update."""
+
+    decay: float
+
+    def init(self, params: Any) -> Any:
+        return gx.tree_map(lambda p: 0 * p, params)
+
+    def update(self, updates: Any, trace: Any, params: Any = None) -> Any:
+        trace = gx.tree_map(lambda t, g: self.decay * t + g, trace, updates)
+        return gx.tree_map(lambda g, t: t, updates, trace), trace

@@ -44,7 +44,8 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
 
     Raises:
         TypeError: `optimizer` is not an MLX optimizer, or is wrapped already; or `tx` is not a transform.
-        ValueError: On the first step: a pattern matches no path. On a step: all parameters are stopped.
+        ValueError: On the first step: a pattern matches no path. On a step: there are no gradients, or all parameters
+            are stopped.
 
     Example:
         >>> import mlx.core as mx
@@ -100,8 +101,8 @@ class Transforming(Optimizer):
             parameters: The trainable parameters.
             every: All parameters, so that an error about a pattern can say which of them are not trainable.
         """
+        flat = _flat("parameters", parameters)
         self.optimizer.init(parameters)
-        flat = dict(tree_flatten(parameters))
         self._names = list(flat)
         paths, frozen = ([name.replace(".", "/") for name in names] for names in (flat, dict(tree_flatten(every))))
         absent = {path: "is not trainable" for path in frozen if path not in paths}
@@ -120,9 +121,9 @@ class Transforming(Optimizer):
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
         """Return the new parameters, in the structure of the gradients; the value is the loss."""
+        given = _flat("gradients", gradients)
         if not self._initialized:
             self.init(gradients, parameters)
-        given = dict(tree_flatten(gradients))
         if strange := given.keys() - set(self._names):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
@@ -206,6 +207,14 @@ class Transforming(Optimizer):
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
         return f"<mlx.wrap: {self.gradient_transformation!r} in {type(self.optimizer).__name__}>"
+
+
+def _flat(what: str, tree: Any) -> dict[str, mx.array]:
+    """The leaves of a tree by name, of which there must be some."""
+    found = dict(tree_flatten(tree))
+    if all(leaf is None for leaf in found.values()):
+        raise ValueError(f"mlx.wrap: there are no {what} in {tree!r}; hand in those of model.trainable_parameters()")
+    return found
 
 
 def _select(due: mx.array, state: Any, before: Any) -> None:

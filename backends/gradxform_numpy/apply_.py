@@ -40,6 +40,7 @@ def apply_(
 
     Raises:
         TypeError: A leaf is not a writable NumPy array; the message gives its path.
+        ValueError: The tree is empty.
 
     Example:
         >>> import numpy as np
@@ -56,6 +57,8 @@ def apply_(
     if tx.stateful and state is None:
         raise TypeError(f"{tx!r} keeps a state: call state = tx.init(params) first, then apply_(tx, tree, state)")
     leaves, structure = backend.flatten(tree)
+    if not leaves:
+        raise ValueError(f"numpy.apply_: there are no gradients in {tree!r}; hand in a tree of arrays")
     for i, leaf in enumerate(leaves):
         if leaf is not None and not (_is_array(leaf) and leaf.flags.writeable):
             raise TypeError(

@@ -106,7 +106,8 @@ def parse(expression: str) -> GradientTransformation:
     """Build the transformation that an expression describes; the inverse of `repr`.
 
     Nothing is evaluated. An expression consists of names of transforms, numbers, strings, tuples, lists, dicts,
-    ``float("inf")`` and ``re.compile("...")``.
+    ``float("inf")`` and ``re.compile("...")``. A regular expression is searched for in the paths of a tree, which may
+    take exponential time: of a stranger, accept globs only.
 
     Args:
         expression: for example ``"chain(clip_norm(5.0), scale(-0.1))"``. Names may start with ``gx.``.

@@ -100,14 +100,15 @@ class Traits(NamedTuple):
     """Whether it may stop a gradient."""
     waits: bool = False
     """Whether it holds gradients of an unfinished window, which `flush` applies."""
-    selections: tuple[tuple[str, Any], ...] = ()
-    """What selects leaves anywhere in it, with the name of the transform; not inside `across`."""
+    selections: tuple[tuple[str, Any, tuple[Any, ...]], ...] = ()
+    """What selects leaves anywhere in it: name of the transform, selection, those before it; not inside `across`."""
 
 
 def declared(*parts: GradientTransformation, name: str = "", **own: Any) -> Traits:
     """Return traits; those of the transformations inside are inherited."""
     traits, inside = Traits(parts, **own), [part.traits for part in parts]
-    selections = [*[(name, where) for where in traits.where], *[pair for part in inside for pair in part.selections]]
+    selections = [(name, where, traits.where[:rank]) for rank, where in enumerate(traits.where)]
+    selections += [each for part in inside for each in part.selections]
     return traits._replace(
         axes=(*traits.axes, *[axis for part in inside for axis in part.axes]),
         needs=(*traits.needs, *[need for part in inside for need in part.needs]),
@@ -200,8 +201,9 @@ class GradientTransformation(Base):
         except TypeError:  # without arrays, the first update checks patterns
             view = None
         if view is not None:
-            for name, where in selections:
-                verify(name, where, view)
+            for name, where, before in selections:
+                own = self.start is None or any([where is each for each in self.traits.where])  # else it is inside
+                verify(name, where, view, before if own else ())
         return EmptyState() if self.start is None else self.start(params)
 
     @unconverted

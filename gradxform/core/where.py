@@ -13,6 +13,7 @@ import itertools
 import re
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -140,11 +141,21 @@ def _takes_leaf(transform: str, function: Any) -> bool:
     return True  # a tree of bools that can be called
 
 
-def verify(transform: str, where: Where, view: Tree) -> None:
-    """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
-    for part, _ in check(transform, where):
+def verify(transform: str, where: Where, view: Tree, before: Sequence[Where] = ()) -> None:
+    """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone.
+
+    Warn if those before have all leaves already.
+    """
+    choice, earlier = check(transform, where), [part for each in before for part in check(transform, each)]
+    for part, _ in choice:
         if isinstance(part, _BY_PATH) or (isinstance(part, (list, tuple)) and not part):
             _mask(transform, part, False, view, view.source.find_paths())
+    if earlier and all(isinstance(part, _BY_PATH) for part, _ in (*choice, *earlier)):
+        both = zip(chosen(transform, choice, view), chosen(transform, tuple(earlier), view), strict=True)
+        if all(taken for own, taken in both if own):
+            rules = ", ".join(map(repr, before))
+            advice = f"earlier rules have all that it matches; write it before {rules}"
+            warnings.warn(f"{transform}: the rule {where!r} is never reached, as {advice}", stacklevel=3)
 
 
 def chosen(transform: str, where: Choice, view: Tree) -> tuple[bool, ...]:
@@ -326,7 +337,7 @@ def _advice(pattern: Any, paths: Sequence[str], source: Source) -> str:
     keys = bare.replace(".", "/").split("/")
     moved = ["/".join(keys[i:]) for i in range(len(keys)) if keys[i].strip("*")]
     moved += ["/".join(["**", *keys])] if keys[0].strip("*") else []
-    moved += [f"{each}*" for each in moved if each.endswith("/*")]
+    moved += [f"{each}*" if each.endswith("/*") else f"{each}/**" for each in moved if not each.endswith("**")]
     few = [each for each in moved if each.count("*") <= _MOST]
     fitting = [each for each in few if any(matches(each, paths))]  # under another prefix
     closest = fitting or difflib.get_close_matches(bare, near, 1, 0.7)

@@ -222,7 +222,8 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 
     .. math:: g_i \leftarrow t_{r(i)}(g)_i
 
-    Norms cover the gradients of one rule. A rule after ``"**"`` is never reached: write general patterns last.
+    Norms cover the gradients of one rule. A rule after ``"**"`` is never reached, of which `init` warns: write general
+    patterns last.
 
     Args:
         rules: Mapping from a glob, an `re.Pattern`, a function, a parameter or a tuple of these, as in `masked`, to a

@@ -279,9 +279,9 @@ def metrics(state: Any) -> dict[str, Array]:
         Several masks in a chain and the rules of a partition are named by the pattern, function or variable that
         selects: "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm"
         for ``partition({"encoder/**": clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is
-        `has_updated`: where it is
-        false, what is measured inside is of the last step that applied. With `per_leaf`,
-        "clip_norm/norm_before/encoder/w" is the norm of the gradient at that path. Empty if nothing is measured.
+        `has_updated`: where it is false, what is measured inside is of the last step that applied. With `per_leaf`,
+        "clip_norm/norm_before/encoder/w" is the norm of the gradient at that path. Empty if nothing is measured, also
+        for a state of another library.
 
     Raises:
         TypeError: `state` holds no state.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from gradxform.backend.errors import short
 from gradxform.backend.lookup import unwrapped
 from gradxform.core import align, holding
 from gradxform.core.arguments import Scalar, count, limit, places, static
@@ -279,7 +281,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     return stateful(AccumulateState, rule, start, tx, stage="accumulate", waits=True)
 
 
-def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+def flush(tx: Any, state: Any = None, params: Any = None, **extra: Any) -> tuple[Any, Any]:
     r"""Apply what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
 
     With m gradients in the window:
@@ -300,8 +302,8 @@ def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
         The transformed mean and the new state, as from `GradientTransformation.update`.
 
     Raises:
-        TypeError: `tx` is not a transform, or has no `accumulate`.
-        ValueError: One `accumulate` fills another.
+        TypeError: `tx` is not a transform, or has no `accumulate`; or an adapter, which has its own `flush`.
+        ValueError: There are no parameters, or one `accumulate` fills another.
 
     Example:
         >>> import numpy as np
@@ -317,11 +319,14 @@ def flush(tx: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
     References:
         The last step of an epoch under ``gradient_accumulation_steps`` of Hugging Face's Accelerate.
     """
+    if callable(own := getattr(tx, "flush", None)):
+        needed = [name for name, each in inspect.signature(own).parameters.items() if each.default is each.empty]
+        raise TypeError(f"flush: {short(tx)} keeps the state itself; write its method, .flush({', '.join(needed)})")
     tx = as_transformation("flush", tx, state, "gx.flush(tx, state, params)")
     check_waits("flush", tx)
     view = Tree.read(params)
     if view is None:
-        return params, state
+        raise ValueError(f"flush: there are no parameters in {short(params)}; write gx.flush(tx, state, params)")
     align.check_state(view, state)
     nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
     view, state = tx.rule(nothing, state, Context(params, extra, flushes=True))

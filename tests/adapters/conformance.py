@@ -15,6 +15,7 @@ import numpy as np
 import optree
 import pytest
 from support import STATEFUL, array, assert_sums, assert_ulp, bits, tensors
+from trees import Momentum
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -38,6 +39,8 @@ class Driver:
     """Other leaves may lack gradients in each step."""
     empty: ClassVar[type[Exception] | None] = None
     """The error of a step whose gradients are all None; such a step does nothing if there is no error."""
+    refuses_nothing: ClassVar[bool] = False
+    """Gradients come in a container, which may be empty by mistake."""
     none_left: ClassVar[type[Exception] | None] = None
     """The error if all parameters have gradients and all are stopped."""
     sparse: ClassVar[bool] = False
@@ -133,6 +136,7 @@ TRANSFORMS: dict[str, Any] = {
     "masks, accumulate": gx.measure(gx.masked(gx.accumulate(gx.identity(), 2), "**/w")),
     "masks, skip": gx.skip_nonfinite(gx.masked(gx.accumulate(gx.identity(), 2), "**/w")),
     "masks, nowhere": NOWHERE,
+    "of a user": gx.chain(gx.clip_norm(2.0), Momentum(0.5)),
     "partition": gx.partition({"body/w": gx.ema(0.5), "head": gx.stop()}, default=gx.clip_norm(0.5)),
     "schedules": gx.chain(gx.trace(0.5, nesterov=True), gx.clip_norm(lambda t: 2.0 + t), gx.scale(lambda t: 0.5**t)),
     "several": gx.chain(gx.masked(gx.trace(0.9), "body/b"), gx.skip_nonfinite(gx.ema(0.9))),
@@ -325,6 +329,15 @@ def _(driver: Kind, folder: Path) -> None:
         assert_state(run.state, oracle.state)
 
 
+@case("no gradients at all", lambda driver: driver.refuses_nothing)
+def _(driver: Kind, folder: Path) -> None:
+    """A container without gradients, such as an iterator that is used up, is an error and no step."""
+    run = driver(gx.clip_global_norm(1.0), ONES)
+    with pytest.raises(ValueError, match=f"{driver.name.partition('.')[0]}.*: there are no"):
+        run.step({})
+    assert bits(run.read()) == bits(ONES)
+
+
 @case("all that have gradients are stopped")
 def _(driver: Kind, folder: Path) -> None:
     """Such a step does nothing; a transformation that stops all parameters may be an error, which names them."""
@@ -391,7 +404,7 @@ for _name in LEFT_OUT:
 
     @case(f"left out, {_name}", lambda driver: driver.stateful and driver.skips)
     def _(driver: Kind, folder: Path, name: str = _name) -> None:
-        """A step that is not due leaves parameters and optimizer alone: zeros would still move weights."""
+        """A step that is not due leaves parameters and optimizer alone, and metrics say so; zeros would move."""
         around, factor, due = LEFT_OUT[name]
         for optimizer in ["sgd"] if driver.on_updates else driver.optimizers:  # which has no state to spoil
             run, plain, waiting = driver(None, ONES, optimizer, around=around), driver(None, ONES, optimizer), []
@@ -404,6 +417,7 @@ for _name in LEFT_OUT:
                 run.step(gradients)
                 assert (bits(run.read()) != before) is applied
                 assert bool(run.ask(gx.has_updated)) is applied
+                assert name != "nested" or bool(run.ask(gx.metrics)["applied"]) is applied
                 if applied:
                     summed = [gradients, *(waiting if name == "accumulate" else [])]
                     means = {p: np.float32(np.mean([np.float64(g[p]) for g in summed], axis=0)) for p in SHAPES}
@@ -440,10 +454,15 @@ for _name, _tx in FLUSHED.items():
 
 @case("nothing to flush", stateful)
 def _(driver: Kind, folder: Path) -> None:
+    """No window is an error; that of `gx.flush` for an adapter names the method that the driver calls."""
     run = driver(CHAIN, ONES)
     with pytest.raises(TypeError, match=r"has no accumulate"):
         run.flush()
     assert bits(run.read()) == bits(ONES)
+    if driver.handle is not Driver.handle:
+        written = "parameters" if driver.framework == "mlx" else ""
+        with pytest.raises(TypeError, match=rf"write its method, \.flush\({written}\)"):
+            gx.flush(run.handle)
 
 
 @case("saved and resumed", lambda driver: driver.saves)
@@ -515,7 +534,9 @@ def _(driver: Kind, folder: Path) -> None:
 
 @case("metrics", stateful)
 def _(driver: Kind, folder: Path) -> None:
-    tx = gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.accumulate(gx.identity(), 2))
+    """They are of the step that they are read after, say whether it applied, and count norms of a warm-up."""
+    clips = gx.chain(gx.clip_zscore(warmup=5), gx.clip_global_norm(1.0))
+    tx = gx.chain(gx.measure(clips), gx.accumulate(gx.identity(), 2))
     for way in (None, *driver.scales):
         run, oracle = driver(tx, ZEROS, scale=way), Oracle(tx, ZEROS, driver)
         for i in range(3):
@@ -525,7 +546,8 @@ def _(driver: Kind, folder: Path) -> None:
             found = run.ask(gx.metrics)
             assert_ulp(found, wanted, 1)
             assert found["clip_global_norm/norm_before"] == pytest.approx(gx.global_norm(drawn(i)), rel=1e-6)
-            assert bool(run.ask(gx.has_updated)) is (i == 1)
+            assert found["clip_zscore/count"] == i + 1
+            assert bool(run.ask(gx.has_updated)) is bool(found["applied"]) is (i == 1)
 
 
 @case("dtypes", stateful)

@@ -41,6 +41,7 @@ class ByHand(Driver):
 
 class NumpyApply(ByHand):
     name, framework = "numpy.apply_", "numpy"
+    refuses_nothing = True
     mode = staticmethod(lambda function: function)
     optimizers = ()
     dtypes = ("float16", "bfloat16", "float32", "float64", "complex64")
@@ -237,6 +238,7 @@ class TensorFlowApply(Driver):
     """Pairs that are transformed; "sgd" subtracts them."""
 
     name, framework = "tensorflow.apply", "tensorflow"
+    refuses_nothing = True
     stateful = saves = sets = False
     sparse = by_identity = True
     none_left = ValueError
@@ -486,7 +488,7 @@ class Optax(ByHand):
         if "frozen" in how:
             self.optimizer = gx.jax.freeze(self.optimizer, how["frozen"])
         self.full = self.optimizer.init(tensors("jax", params))
-        self.update = jax.jit(self.optimizer.update)
+        self.update, self.flushed = jax.jit(self.optimizer.update), jax.jit(functools.partial(gx.flush, self.tx))
 
     @property
     def _state(self) -> Any:
@@ -511,7 +513,7 @@ class Optax(ByHand):
         self.params |= {path: np.asarray(self.params[path] + array(u)) for path, u in updates.items() if u is not None}
 
     def flush(self) -> None:
-        updates, self._state = gx.flush(self.tx, self._state, tensors("jax", self.params))
+        updates, self._state = self.flushed(self._state, tensors("jax", self.params))
         self.params |= {path: np.asarray(p - array(updates[path])) for path, p in self.params.items()}
 
     @property
@@ -530,7 +532,8 @@ class Optax(ByHand):
 
 class MlxWrap(Driver):
     name, framework = "mlx.wrap", "mlx"
-    none_left = ValueError
+    refuses_nothing = True
+    empty = none_left = ValueError
     mode = staticmethod(lambda function: function)
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:

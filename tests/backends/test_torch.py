@@ -111,18 +111,6 @@ def test_paths_of_parameters_without_names_are_numbers() -> None:
     assert_ulp(second.grad, CLIPPED)
 
 
-@pytest.mark.parametrize("item", [3, "w", None, ("w", 3), (1, 2, 3), ["w", None], ("w", None)], ids=repr)
-def test_an_item_that_is_no_parameter(item: Any) -> None:
-    with pytest.raises(TypeError, match="item 1 is neither"):
-        gx.torch.apply_(CLIP, [parameter(W), item])
-
-
-@pytest.mark.parametrize("given", [None, 3, 1.5], ids=repr)
-def test_what_is_no_collection_of_parameters(given: Any) -> None:
-    with pytest.raises(TypeError, match=f"apply_.*{given!r}"):
-        gx.torch.apply_(CLIP, given)
-
-
 # --- gradients of every kind -----------------------------------------------------------------------------------------
 
 

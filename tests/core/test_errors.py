@@ -170,6 +170,7 @@ WRONG: list[tuple[Any, ...]] = [
                                      "gx.partition({'head': %s})", "gx.partition({'head': gx.stop()}, default=%s)")
       if "default" not in call or tx != "None"),
     ("gx.chain(gx.stop)", TypeError, "call it first"),
+    ("gx.flush(gx.accumulate(gx.stop(), 2), ())", ValueError, "no parameters in None", "gx.flush(tx, state, params)"),
     ("gx.numpy.apply_(gx.stop, [])", TypeError, "numpy.apply_", repr(gx.stop)),
     ("gx.torch.apply_('stop()', [])", TypeError, "torch.apply_", "'stop()'"),
     ("gx.tensorflow.apply(None, [])", TypeError, "tensorflow.apply", "None"),

@@ -241,6 +241,7 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
         ("encoder/*", [f"model/{path}" for path in ENCODER], "; did you mean '**/encoder/**'?"),
         ("encoder/**", ["net/head/kernel", "net/head/bias"], "'net/head/bias'"),  # all of it is never meant
         ("0/kernel", [f"model/{path}" for path in ENCODER], "; did you mean '**/0/kernel'?"),
+        ("encoder", [f"model/{path}" for path in ENCODER], "; did you mean '**/encoder/**'?"),
         ("zzz", ENCODER, "'head/kernel'"),
         (".*kernel$", ENCODER, "re.compile('.*kernel$')"),
         ("(", ENCODER, "'head/kernel'"),
@@ -267,14 +268,24 @@ def test_a_pattern_that_matches_nothing_gets_advice(where: Any, paths: list[str]
         gx.accumulate(gx.freeze("a"), 2),
         gx.masked(gx.trace(0.5), "a"),
         gx.masked(gx.freeze("a"), "**"),
-        gx.partition({"**": gx.identity(), "a": gx.stop()}),
+        gx.partition({"a": gx.stop(), "**": gx.identity()}),
     ],
     ids=repr,
 )
 def test_init_checks_patterns_wherever_they_stand(tx: gx.GradientTransformation) -> None:
     with pytest.raises(ValueError, match="'a' matches no path"):
         tx.init({"b": np.ones(1)})
-    tx.init({"a": np.ones(1)})
+    tx.init({"a": np.ones(1), "b": np.ones(1)})
+
+
+@pytest.mark.parametrize("outer", [lambda tx: tx, lambda tx: gx.chain(gx.trace(0.9), gx.masked(tx, "**"))])
+@pytest.mark.parametrize("first", [gx.stop(), gx.trace(0.9)])
+def test_a_rule_that_is_never_reached_is_told_of_once(first: Any, outer: Any) -> None:
+    rules, params = {"a/**": first, ("*/w", "a/b"): gx.scale(2.0)}, {"a": {"b": np.ones(1), "w": np.ones(1)}}
+    with pytest.warns(UserWarning, match=r"the rule \('\*/w', 'a/b'\) is never reached.* before 'a/\*\*'") as caught:
+        outer(gx.partition(rules)).init(params)
+    assert len(caught) == 1
+    outer(gx.partition(rules)).init(params | {"b": {"w": np.ones(1)}})
 
 
 @pytest.mark.parametrize("params", [{}, None, [None], {"a": object()}], ids=["empty", "none", "a hole", "an object"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import re
@@ -749,11 +750,14 @@ def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> 
         assert repr(gx.parse(later)) in repr(tx)
 
 
-def test_a_warning_of_zeros_reaches_flax() -> None:
-    nnx, optax = pytest.importorskip("flax.nnx"), pytest.importorskip("optax")
-    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    with pytest.warns(gx.OrderWarning, match="write skip_nonfinite"):
-        nnx.Optimizer(model, gx.chain(gx.skip_nonfinite(gx.clip_norm(1.0)), optax.adamw(0.1)), wrt=nnx.Param)
+def test_a_warning_of_zeros_reaches_optax_and_flax() -> None:
+    """The commonest wrong order in JAX: an optimizer after what skips steps."""
+    nnx, optax, jax = map(pytest.importorskip, ("flax.nnx", "optax", "jax"))
+    model, tx = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), gx.chain(gx.skip_nonfinite(gx.clip_norm(1.0)), optax.adamw(0.1))
+    init = functools.partial(tx.init, {"w": jax.numpy.ones(2)})
+    for start in (lambda: nnx.Optimizer(model, tx, wrt=nnx.Param), init, jax.jit(init)):
+        with pytest.warns(gx.OrderWarning, match="write skip_nonfinite"):
+            start()
 
 
 def test_a_window_in_another_library_says_what_to_write() -> None:
@@ -763,12 +767,17 @@ def test_a_window_in_another_library_says_what_to_write() -> None:
         gx.flush(tx, tx.init(params), params)
 
 
-def test_a_flush_of_one_gradient() -> None:
-    tx, grads = gx.accumulate(gx.identity(), every=4), {"w": np.array([2.0])}
-    _, state = tx.update(grads, tx.init(grads))
-    updates, state = gx.flush(tx, state, grads)
-    assert updates["w"].tolist() == [2.0]
-    assert gx.has_updated(state)
+@by_inductor
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_a_flush_of_one_gradient(framework: str, mode: str) -> None:
+    tx = gx.accumulate(gx.identity(), every=4)
+
+    def last(grads: Any) -> Any:
+        updates, state = gx.flush(tx, tx.update(grads, tx.init(grads))[1], grads)
+        return updates["w"], gx.has_updated(state)
+
+    updates, updated = call(framework, mode, last, {"w": np.float32([2.0])})
+    assert array(updates).tolist() == [2.0] and bool(updated)
 
 
 # --- sparse gradients ------------------------------------------------------------------------------------------------
