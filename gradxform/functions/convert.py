@@ -185,7 +185,7 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
         rename = "convert them with gx.from_numpy(state, like, rename)"
     lists = (("the state lacks", missing), (has, strange))
     found = "; ".join([f"{text} {_some(paths, old)}" for text, paths in lists if paths])
-    one, other = ({path.partition("/")[2] for path in paths if path[:1].isdigit()} for _, paths in lists)
+    one, other = ({path.lstrip("0123456789").removeprefix("/") for path in paths} for _, paths in lists)
     if one & other:
         rename += "; gx.identity() keeps a place in a chain"
     raise ValueError(f"{what}: {found}. {own} of the same transform and parameters. If paths differ, {rename}")

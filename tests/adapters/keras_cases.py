@@ -448,8 +448,11 @@ def test_a_limit_that_is_a_variable_changes_in_fit() -> None:
         assert moved == pytest.approx(size, rel=1e-4)
 
 
-@pytest.mark.parametrize(("hook", "moved"), [("on_epoch_begin", 220.0), ("on_epoch_end", 22.0)])
-def test_a_callback_changes_a_limit_between_epochs(hook: str, moved: float) -> None:
+HOOKS = [("on_epoch_begin", 220.0), ("on_epoch_end", 22.0)] + [("on_train_batch_begin", 11110.0)] * (BACKEND != "jax")
+
+
+@pytest.mark.parametrize(("hook", "moved"), HOOKS)
+def test_a_callback_changes_a_limit(hook: str, moved: float) -> None:
     """Two steps in each of two epochs; JAX loses what a hook of batches assigns, which the page says."""
     limit, calls = keras.Variable(1.0, trainable=False), []
 

@@ -393,15 +393,21 @@ def test_a_stateless_transformation_leaves_the_state_dict_as_it_is() -> None:
     optimizer.load_state_dict(before)
 
 
-def test_the_state_dict_of_another_transformation_is_refused() -> None:
-    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
-    with gx.torch.attach(optimizer, gx.trace(0.5)):
-        kept = optimizer.state_dict()
-    handle = gx.torch.attach(optimizer, gx.ema(0.5))
-    before = bits(handle.state)
-    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks .*'ema/0'.*there is no place for 'trace/0'"):
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+def test_a_run_is_unfrozen_and_keeps_what_fits(on: str) -> None:
+    """The state of phase 1, or its checkpoint, goes on in a transform of as many parts; of fewer, an error says so."""
+    optimizer = torch.optim.SGD([("a", parameter(W)), ("b", parameter(W))], lr=1.0)
+    with gx.torch.attach(optimizer, gx.chain(gx.freeze("a"), gx.trace(0.5)), on=on) as handle:
+        optimizer.step()
+        state, kept = handle.state, saved_and_loaded(optimizer.state_dict())
+    for load in (lambda: setattr(handle, "state", state), lambda: optimizer.load_state_dict(kept)):
+        with gx.torch.attach(optimizer, gx.chain(gx.identity(), gx.trace(0.5)), on=on) as handle:
+            load()
+            assert bits(handle.state) == bits(state)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5), on=on)
+    with pytest.raises(ValueError, match=r"lacks 'trace/a'.* no place for '1/trace/a'.*gx\.identity\(\) keeps"):
         optimizer.load_state_dict(kept)
-    assert bits(handle.state) == before
+    assert not any(leaf.any() for leaf in handle.state.trace.values())
 
 
 # --- what a handle tells --------------------------------------------------------------------------------------------
