@@ -2,8 +2,11 @@
 
 from docutils import nodes
 
-SENTENCE = 26
-"""Characters of a cell from which its table is one of sentences; a table of figures keeps its columns."""
+SENTENCE, COLUMNS = 26, 4
+"""Characters of a cell behind the first from which its table is one of sentences, and the most columns of such a table.
+
+A table of figures keeps its columns.
+"""
 
 
 def cells(row):
@@ -16,11 +19,11 @@ def stack(app, doctree, page):
         head, body = (next(iter(table.findall(kind)), None) for kind in (nodes.thead, nodes.tbody))
         if head is None or "hard" in table["classes"]:
             continue
-        rows = [cells(row) for row in body.findall(nodes.row)]
-        if max((len(cell.astext()) for row in rows for cell in row), default=0) < SENTENCE:
+        titles, rows = [cell.astext() for cell in cells(head)], [cells(row) for row in body.findall(nodes.row)]
+        longest = max((len(cell.astext()) for row in rows for cell in row[1:]), default=0)
+        if len(titles) > COLUMNS or longest < SENTENCE:
             continue
         table["classes"].append("stack")
-        titles = [cell.astext() for cell in cells(head)]
         for row in rows:
             for title, cell in list(zip(titles, row, strict=True))[2:]:
                 if title and cell.astext().strip():
