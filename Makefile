@@ -50,8 +50,8 @@ test-oldest: ## the table, adapters and programs with the oldest versions that p
 test-newest: ## the same with the newest versions that $(PYTHON) can have: make test-newest PYTHON=python3.13
 	$(PYTHON) tests/environments.py newest $(FRAMEWORKS)
 
-mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
-	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md
+mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/tables/mutation.md
+	$(BIN)/python tests/proof/mutants.py --out docs/numbers/tables/mutation.md
 
 lint: $(READY) ## format, lint, types, layers: what pre-commit runs
 	$(BIN)/ruff format --check .

@@ -10,8 +10,6 @@ from sphinx import addnodes
 
 import gradxform as gx
 
-LEFT_OUT = re.compile(r"numbers/(?!index)")
-"""Pages of results, which llms-full.txt leaves out."""
 BLOCK = re.compile(r"^```\{([\w-]+)\} *(.*?)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 FRONT_MATTER = re.compile(r"\A---\n.*?^---\n\n", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^:::+(?:\{([\w-]+)\} *(.*))?\n(?:^:[\w-]+:.*\n)*", re.MULTILINE)
@@ -73,7 +71,7 @@ def write(app, failed):
         for caption, pages in sections
     ]
     Path(app.outdir, "llms.txt").write_text("\n\n".join([about.strip(), *lists]) + "\n", encoding="utf-8")
-    pages = ["index", *(page for _, pages in sections for page, _ in pages if not LEFT_OUT.match(page))]
+    pages = ["index", *(page for _, pages in sections for page, _ in pages)]
     texts = [plain(Path(app.env.doc2path(page)).read_text(encoding="utf-8")) for page in pages]
     Path(app.outdir, "llms-full.txt").write_text("\n\n".join(texts), encoding="utf-8")
 

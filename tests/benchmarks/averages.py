@@ -1,6 +1,6 @@
 """Time moving averages, traces and sums beside the plain lines that people write for them, on this machine.
 
-    python tests/benchmarks/averages.py [--model resnet50] [--only NAME] [--out docs/numbers/averages.md]
+    python tests/benchmarks/averages.py [--model resnet50] [--only NAME] [--out FILE]
 
 Pure lines return updates and a state in new arrays; JAX and TensorFlow compile them. In-place lines overwrite gradients
 and state. Times of a pair are measured alternately in one process.
@@ -32,7 +32,6 @@ from gradxform.cli.bench.workloads import TREES, gradients
 from gradxform.cli.frameworks.interface import Tree
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=1000)
-MARK = "<!-- results -->"
 DECAYED, CAUTIOUS = "add_decayed_weights(0.01)", "add_decayed_weights(0.01, cautious=True)"
 EVERY = 4
 ACCUMULATED = f"accumulate(identity(), {EVERY})"
@@ -407,12 +406,11 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=TREES, default=["resnet50"])
     parser.add_argument("--only", nargs="+", default=[""], help="parts of transforms' names")
-    parser.add_argument("--out", type=Path, help=f"a page with {MARK}, after which the tables go")
+    parser.add_argument("--out", type=Path, help="the Markdown file to write")
     options = parser.parse_args(arguments)
     parts = [about(options), *(table(model, options.only) for model in options.model)]
     if options.out is not None:
-        head = options.out.read_text(encoding="utf-8").partition(MARK)[0]
-        options.out.write_text("\n\n".join([head + MARK, *parts]) + "\n", encoding="utf-8")
+        options.out.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The page and the picture of a benchmark, from the `bench.json` of `gradxform bench`.
 
-    python tests/benchmarks/bench_page.py docs/numbers/bench.json --page docs/numbers/bench.md \\
+    python tests/benchmarks/bench_page.py docs/numbers/tables/bench.json --page docs/numbers/tables/bench.md \\
         --picture docs/pictures/bench.png
 """
 

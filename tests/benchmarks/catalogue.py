@@ -32,7 +32,6 @@ from gradxform.cli.bench.workloads import TREES, gradients
 from gradxform.cli.console import quiet
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=2000)
-MARKS = "<!-- catalogue -->", "<!-- /catalogue -->"
 FRACTION = 0.1
 Step = Callable[[Any, Any], tuple[Any, Any]]
 """Maps gradients and a state to new gradients and a new state."""
@@ -252,14 +251,12 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", choices=TREES, help="one tree; without, mlp and resnet50")
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--out", type=Path, help=f"a page with {' and '.join(MARKS)}, between which the tables go")
+    parser.add_argument("--out", type=Path, help="the Markdown file to write")
     options = parser.parse_args(arguments)
     tables = [table(tree, options.only) for tree in ([options.tree] if options.tree else ["mlp", "resnet50"])]
     if options.out is not None:
-        before, _, rest = options.out.read_text(encoding="utf-8").partition(MARKS[0])
-        found = "\n\n".join(["\n".join(lines) for lines in tables] + [about()])
-        after = rest.partition(MARKS[1])[2]
-        options.out.write_text(f"{before}{MARKS[0]}\n\n{found}\n\n{MARKS[1]}{after}", encoding="utf-8")
+        parts = [*("\n".join(lines) for lines in tables), about()]
+        options.out.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

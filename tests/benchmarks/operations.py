@@ -1,6 +1,6 @@
 """Count launches, copies and collectives of transforms and native functions on accelerators, without one.
 
-    python tests/benchmarks/operations.py --out docs/numbers/operations.md
+    python tests/benchmarks/operations.py --out docs/numbers/tables/operations.md
 
 PyTorch is counted under FakeTensorMode with CUDA tensors, JAX in modules compiled for eight forced devices, TensorFlow
 in graphs traced as on a GPU, and MLX in the graphs for its GPU stream.
@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "backends"), str(Path(__file__).parents[1])]
 
-MARK = "<!-- results -->"
 SMALL, LARGE = (64, 48), (4096, 8192)
 
 
@@ -483,7 +482,7 @@ def page() -> str:
 
 
 def main() -> None:
-    """Print the tables, or write them into a page."""
+    """Print the tables, or write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mesh", action="store_true")
@@ -496,8 +495,7 @@ def main() -> None:
     if given.out is None:
         print(found)
         return
-    before = given.out.read_text().partition(MARK)[0]
-    given.out.write_text(f"{before}{MARK}\n\n{found}\n")
+    given.out.write_text(f"{found}\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure the gain of each kernel override: the same call with and without it, alternately, in one process.
 
-    python tests/benchmarks/overrides.py [--frameworks numpy,jax] [--only norms] [--out docs/numbers/overrides.md]
+    python tests/benchmarks/overrides.py [--frameworks numpy,jax] [--only norms] [--out FILE]
 
 An override is a method in a backend's `kernels.py` that replaces the shared kernel, or a fast path inside one. It stays
 if it is at least 1.1 times faster somewhere, or compiles that much sooner. The command fails if one is not.
@@ -34,7 +34,7 @@ WORTH = 1.1
 """The least gain that justifies an override."""
 NOT_FOR_TIME = {
     ("torch", "multiply_over"),  # writes in place, which saves a copy of all gradients
-    ("torch", "each"),  # fewer launches on accelerators, docs/numbers/operations.md
+    ("torch", "each"),  # fewer launches on accelerators, docs/numbers/devices.md
     ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
 SHARED = ("norms_over", "sum_over", "elementwise", "each", "compute")
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frameworks", default=",".join(lookup.FRAMEWORKS))
     parser.add_argument("--only", default="", help="a part of an override's name")
-    parser.add_argument("--out", help="the Markdown file whose table is replaced")
+    parser.add_argument("--out", help="the Markdown file to write")
     options = parser.parse_args(arguments)
     found = []
     for one in results(options.frameworks.split(","), options.only):
@@ -292,12 +292,10 @@ def main(arguments: Sequence[str]) -> int:
         print(" | ".join(cells(one)), flush=True)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in lookup.FRAMEWORKS)
     if options.out:
-        page = Path(options.out)
-        head, _, _ = page.read_text(encoding="utf-8").partition("<!-- results -->")
         command = "`python tests/benchmarks/overrides.py`"
         about = f"Written by {command} on {time.strftime('%Y-%m-%d')}: two cores, {platform.machine()}; {versions}."
-        parts = [f"{head}<!-- results -->", *tables([cells(one) for one in found]), about]
-        page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        parts = [*tables([cells(one) for one in found]), about]
+        Path(options.out).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     nothing = idle(found)
     print("\n".join(["overrides without a gain:", *nothing]) if nothing else "every override has a gain")
     return bool(nothing)

@@ -351,8 +351,8 @@ def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_page_is_made_of_the_file_beside_it() -> None:
-    found = json.loads((ROOT / "docs/numbers/bench.json").read_text())
-    assert bench_page.page(found) == (ROOT / "docs/numbers/bench.md").read_text()
+    found = json.loads((ROOT / "docs/numbers/tables/bench.json").read_text())
+    assert bench_page.page(found) == (ROOT / "docs/numbers/tables/bench.md").read_text()
 
 
 @pytest.fixture

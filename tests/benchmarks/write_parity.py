@@ -1,4 +1,4 @@
-"""Measure the errors of gradxform and of the frameworks' own functions; write docs/numbers/parity.md."""
+"""Measure the errors of gradxform and of the frameworks' own functions; write docs/numbers/tables/parity.md."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
     text = report("--chain", "clip_global_norm(1.0)", "--gradients", file, "--frameworks", "numpy,jax")
     found = text[text.index("Gradients in") :]
     assert "| `w` | float32 | (2,) | 0 | 4.99999992e+30 |" in found
-    assert found in (ROOT / "docs/numbers/report-a-wrong-number.md").read_text()
+    assert found in (ROOT / "docs/numbers/accuracy.md").read_text()
 
 
 def test_a_wrong_element_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
