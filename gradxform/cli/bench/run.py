@@ -28,7 +28,7 @@ from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measur
 from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, Step, chain_title, gradients, transformation
 from gradxform.cli.console import progress, versions
 from gradxform.cli.frameworks import program, title
-from gradxform.cli.frameworks.interface import Mode, Tree, Work
+from gradxform.cli.frameworks.interface import Mode, Tree, Work, native
 from gradxform.cli.options import Device, Frameworks, checked
 from gradxform.proof.place import Place
 
@@ -157,12 +157,6 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
     """
     tx, to_numpy = transformation(steps, **mode.muon), lookup.backend(framework).to_numpy
 
-    def native(grads: Any) -> Any:
-        for name, value in steps:
-            result = mode.functions[name](grads, value)
-            grads = grads if mode.written else result
-        return grads
-
     def side(work: Work) -> Side:
         held = mode.hold([place.put(leaf) for leaf in tree.values()])
         compiled = mode.compile(work) if mode.compile else work
@@ -181,7 +175,7 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
 
         return Side(run, leaves, restore, lambda: place.cost(compiled, held))
 
-    return side(functools.partial(mode.own, tx)), side(native)
+    return side(functools.partial(mode.own, tx)), side(functools.partial(native, mode, steps))
 
 
 def machine() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Plot the demo: loss and gradient norm per step, without and with the chain, one line per framework."""
+"""Plot the demo: the loss of each run, and below it how far apart the frameworks are, in one column."""
 
 from __future__ import annotations
 
@@ -10,29 +10,36 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gradxform.cli import writing
-from gradxform.cli.demo.task import CLASSES, Run
-from gradxform.cli.frameworks import title
+from gradxform.cli.demo.task import CLASSES, Run, losses_apart
 from gradxform.core.transform import GradientTransformation
 
-_STYLES = ((5.5, "#9ecae1"), (2.8, "#f28e2b"), (0.9, "#111111"))
-"""Width and colour by rank. Each line is narrower than the one below, so all show where they coincide."""
+_STYLES = {
+    "none": ("no clipping", "#c62828", 1.0),
+    "native": ("the frameworks' own clips", "#f28e2b", 3.2),
+    "gradxform": ("gradxform", "#111111", 1.0),
+}
+"""Words, colour and width by way of clipping. The later lines are narrower, so both show where they coincide."""
 _GREY = "#5f6368"
 
 
 def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out: Path) -> None:
     """Draw the runs to a file in the format of its suffix."""
-    figure = Figure(figsize=(9.6, 5.8), layout="constrained", facecolor="white")
-    axes = figure.subplots(2, 2, sharex=True, sharey="row")
-    for column, chained in enumerate((False, True)):
-        shown = [run for run in runs if run.chained is chained]
-        axes[0, column].set_title(f"{'with' if chained else 'without'} the chain: {_accuracies(shown)}", fontsize=11)
-        _draw(axes[0, column], shown, [run.losses for run in shown])
-        _draw(axes[1, column], shown, [run.norms for run in shown])
-        axes[0, column].axhline(math.log(CLASSES), color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        axes[1, column].set_xlabel("step")
+    figure = Figure(figsize=(6.4, 6.4), layout="constrained", facecolor="white")
+    losses, apart = figure.subplots(2, 1, sharex=True)
+    for clip, (words, color, width) in _STYLES.items():
+        shown = [run for run in runs if run.clip == clip]
+        style = {"color": color, "linewidth": width, "solid_joinstyle": "round"}
+        for rank, run in enumerate(shown):
+            label = f"{words}: test accuracy {_accuracies(shown)}" if rank == 0 else None
+            losses.plot(range(1, len(run.losses) + 1), run.losses, label=label, **style)
+        if len(shown) > 1:
+            apart.plot(range(1, len(shown[0].losses) + 1), losses_apart(shown), **{**style, "linewidth": 1.2})
+    losses.axhline(math.log(CLASSES), color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     place = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 3), "textcoords": "offset points"}
-    axes[0, 1].annotate("chance", (1, math.log(CLASSES)), **place, color=_GREY, fontsize=9, ha="right")
-    _label(figure, axes, chain, versions)
+    losses.annotate("chance", (1, math.log(CLASSES)), **place, color=_GREY, fontsize=9, ha="right")
+    losses.set_yscale("log")
+    apart.set_yscale("symlog", linthresh=1)
+    _label(figure, losses, apart, f"{chain!r}\n{versions}")
     with writing.whole(out) as part:
         figure.savefig(part, dpi=150)
 
@@ -40,26 +47,18 @@ def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out
 def _accuracies(runs: Sequence[Run]) -> str:
     """Return the test accuracies as one number or a range."""
     low, high = (f"{bound(run.accuracy for run in runs):.0%}" for bound in (min, max))
-    return f"test accuracy {low}" if low == high else f"test accuracy {low} to {high}"
+    return low if low == high else f"{low} to {high}"
 
 
-def _draw(axis: Any, runs: Sequence[Run], series: Sequence[Sequence[float]]) -> None:
-    for rank, (run, values) in enumerate(zip(runs, series, strict=True)):
-        width, color = _STYLES[rank % len(_STYLES)]
-        style = {"color": color, "linewidth": width, "solid_joinstyle": "round", "zorder": 2 + rank}
-        axis.plot(range(1, len(values) + 1), values, label=title(run.framework), **style)
-
-
-def _label(figure: Figure, axes: Any, chain: GradientTransformation, versions: str) -> None:
-    axes[0, 0].set_ylabel("loss per image")
-    axes[0, 0].set_yscale("log")
-    axes[1, 0].set_ylabel("gradient norm")
-    axes[1, 0].set_yscale("log")
-    for axis in axes.flat:
+def _label(figure: Figure, losses: Any, apart: Any, about: str) -> None:
+    losses.set_ylabel("loss per image, one line per framework")
+    apart.set_ylabel("largest distance of the losses\nof two frameworks (ULP)")
+    apart.set_xlabel("step")
+    for axis in (losses, apart):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#e6e6e6", linewidth=0.7)
         axis.set_axisbelow(True)
         axis.margins(x=0.01)
-    axes[0, 1].legend(frameon=False, fontsize=9, loc="upper right")
-    figure.suptitle("A recurrent network reads digits pixel by pixel", fontsize=13, fontweight="bold")
-    figure.supxlabel(f"{chain!r}     {versions}", fontsize=8, color=_GREY)
+    losses.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.32))
+    figure.suptitle("A recurrent network reads digits pixel by pixel", fontsize=12, fontweight="bold")
+    figure.supxlabel(about, fontsize=8, color=_GREY)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from gradxform.cli.frameworks.interface import Task, Tree
+from gradxform.cli.frameworks.interface import Array, Task, Tree
+from gradxform.proof.ulp import ulps
 from gradxform.transforms.custom import xp
 
 HIDDEN = 64
@@ -28,18 +30,19 @@ class Run:
 
     framework: str
     """The framework's name, such as "torch"."""
-    chained: bool
+    clip: str
+    """How its gradients are clipped: "gradxform", "native" or "none"."""
     losses: list[float] = field(default_factory=list)
     """Mean cross-entropy per image, one number per step."""
     norms: list[float] = field(default_factory=list)
-    """Global norm of the gradients before the chain, one number per step."""
+    """Global norm of the gradients before clipping, one number per step."""
     clipped: int = 0
-    """Number of steps whose gradients the chain changed."""
+    """Number of steps whose gradients were changed."""
     accuracy: float = 0.0
     seconds: float = 0.0
 
     def see(self, loss: float, before: Tree, after: Tree) -> None:
-        """Take note of a step: the loss of a batch, the gradients before the chain and after it."""
+        """Take note of a step: the loss of a batch, the gradients before clipping and after it."""
         self.losses.append(loss / BATCH)
         self.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in before.values()))))
         self.clipped += any(not np.array_equal(after[path], g, equal_nan=True) for path, g in before.items())
@@ -49,6 +52,12 @@ class Run:
         """The first step with a non-finite loss or gradient, or None."""
         steps = enumerate(zip(self.losses, self.norms, strict=True), 1)
         return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
+
+
+def losses_apart(runs: Sequence[Run]) -> Array:
+    """Return the largest distance of the losses of any two runs, at each step, in ULP of float32."""
+    losses = [np.asarray(run.losses, np.float32) for run in runs]
+    return np.max([ulps(one, other) for one, other in itertools.combinations(losses, 2)], axis=0)
 
 
 def load() -> tuple[Any, Any]:

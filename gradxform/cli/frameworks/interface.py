@@ -15,6 +15,10 @@ Tree = dict[str, Array]
 """Arrays by path."""
 Work = Callable[[Any], Any]
 """Takes gradients and returns others, or writes to those given."""
+Steps = Sequence[tuple[str, float]]
+"""Names of transforms with their hyperparameters."""
+Clip = GradientTransformation | Steps
+"""A transformation, or the steps that a framework's own functions take."""
 
 
 class Program(Protocol):
@@ -26,7 +30,7 @@ class Program(Protocol):
     def find(self, name: str | None = None, index: int = 0) -> Place:
         """Return the named or default device; raise `Absent` if there is none."""
 
-    def train(self, task: Task, chain: GradientTransformation, put: Callable[[Array], Any]) -> Iterator[Any]:
+    def train(self, task: Task, chain: Clip, put: Callable[[Array], Any]) -> Iterator[Any]:
         """Train on the batches, from the initial weights; `put` converts a NumPy array, to the requested device.
 
         Yields after each step: the batch loss, the gradients before the chain and after it, and the weights, by path.
@@ -83,6 +87,14 @@ def each(function: Callable[[Any, float], Any]) -> Callable[[Any, float], list[A
         return [function(array, value) for array in arrays]
 
     return apply
+
+
+def native(mode: Mode, steps: Steps, held: Any) -> Any:
+    """Apply the framework's own functions one after the other to what the mode holds."""
+    for name, value in steps:
+        result = mode.functions[name](held, value)
+        held = held if mode.written else result
+    return held
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

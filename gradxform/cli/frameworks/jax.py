@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, chosen, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
 from gradxform_jax import backend, private
@@ -125,7 +125,7 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+def train(task: Task, chain: Clip, put: Callable[[Any], Any]) -> Iterator[Any]:
     """Train by jax.grad, with the chain in front of optax.sgd."""
     optimizer = optax.sgd(task.learning_rate, task.momentum)
 
@@ -136,7 +136,10 @@ def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) 
     @jax.jit
     def step(weights: Any, state: Any, images: Any, labels: Any) -> tuple[Any, ...]:
         loss, gradients = jax.value_and_grad(loss_of)(weights, images, labels)
-        chained = chain(gradients, weights)
+        if isinstance(chain, GradientTransformation):
+            chained = chain(gradients, weights)
+        else:
+            chained = dict(zip(gradients, native(MODES[0], chain, list(gradients.values())), strict=True))
         updates, state = optimizer.update(chained, state, weights)
         return optax.apply_updates(weights, updates), state, loss, gradients, chained
 

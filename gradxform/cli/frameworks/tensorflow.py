@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 import gradxform_tensorflow
-from gradxform.cli.frameworks.interface import Mode, Task, chosen, each
+from gradxform.cli.frameworks.interface import Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
 from gradxform_tensorflow import backend, private
@@ -121,7 +121,7 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+def train(task: Task, chain: Clip, put: Callable[[Any], Any]) -> Iterator[Any]:
     """Train with tf.GradientTape, Keras's SGD and the chain."""
     weights = {path: tf.Variable(put(weight), name=path) for path, weight in task.weights.items()}
     variables = list(weights.values())
@@ -134,7 +134,10 @@ def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) 
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, task.logits(weights, images))
             loss = tf.reduce_sum(losses)
         gradients = list(zip(tape.gradient(loss, variables), variables, strict=True))
-        updates = gradxform_tensorflow.apply(chain, gradients)
+        if isinstance(chain, GradientTransformation):
+            updates = gradxform_tensorflow.apply(chain, gradients)
+        else:
+            updates = list(zip(native(MODES[0], chain, [g for g, _ in gradients]), variables, strict=True))
         optimizer.apply_gradients(updates)
         return loss, _by_path(gradients), _by_path(updates)
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, chosen, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
 from gradxform_torch import backend, private
@@ -160,7 +160,7 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+def train(task: Task, chain: Clip, put: Callable[[Any], Any]) -> Iterator[Any]:
     """Train by backward(), with the chain in place on .grad before the optimizer.
 
     On one thread: for matrices as small as these, threads would mostly wait for one another.
@@ -176,7 +176,10 @@ def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) 
             loss = torch.nn.functional.cross_entropy(logits, put(labels).long(), reduction="sum")
             loss.backward()  # type: ignore[no-untyped-call]
             gradients = {path: weight.grad.clone() for path, weight in weights.items() if weight.grad is not None}
-            gradxform_torch.apply_(chain, weights.items())
+            if isinstance(chain, GradientTransformation):
+                gradxform_torch.apply_(chain, weights.items())
+            else:
+                native(MODES[0], chain, list(weights.values()))
             optimizer.step()
             yield loss, gradients, {path: weight.grad for path, weight in weights.items()}, weights
     finally:
