@@ -1,4 +1,4 @@
-"""The page and the picture of a benchmark, from the `bench.json` of `gradxform bench`.
+"""The page, the picture and the README's lines of a benchmark, from the `bench.json` of `gradxform bench`.
 
     python tests/benchmarks/bench_page.py docs/numbers/tables/bench.json --page docs/numbers/tables/bench.md \\
         --picture docs/pictures/bench.png
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,8 @@ _APART = 0.24
 _HEADING = 1.7
 """From the last row of a group to the first of the next, with the heading between them."""
 _INCHES = 0.27
-_FOOT = 0.56
+_FOOT = 0.95
 """Inches below the axes for legend and footer."""
-_MOST = 4
-"""Groups in one column."""
 
 
 Rows = dict[tuple[str, str], float]
@@ -53,6 +51,25 @@ def page(found: dict[str, Any]) -> str:
         parts.append(folded(heading(tree, about), table(names, rows)))
     parts.append(f"Written by `{found['command']}` on {found['date'][:10]}: {_machine(found)}; {_versions(found)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The ratios on two large models and the worst one of all, as the README has them."""
+    lines = []
+    for name, compiled in (("Eager", False), ("Compiled (`jax.jit`, `tf.function`)", True)):
+        large = [line for line in found["lines"] if line["tree"] in ("resnet50", "gpt2")]
+        own = [line for line in large if (line["mode"] in ("jit", "graph")) is compiled]
+        one, more = (_range(line for line in own if line["chain"] in chains) for chains in ((1,), (3, 8)))
+        lines.append(f"- {name}: {one} for one clip, {more} for chains of three and eight transforms.")
+    worst = max(found["lines"], key=lambda line: line["ratio"]["median"])
+    leaves = found["trees"][worst["tree"]]["leaves"]
+    words = f"{label(worst)}, {leaves} arrays, chain of {worst['chain']}"
+    return "\n".join([*lines, f"- Slowest of {len(found['lines'])}: {worst['ratio']['median']:.2f} ({words})."])
+
+
+def _range(lines: Iterable[Line]) -> str:
+    ratios = [line["ratio"]["median"] for line in lines]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def foot(found: dict[str, Any]) -> str:
@@ -75,32 +92,23 @@ def _versions(found: dict[str, Any]) -> str:
 
 def draw(found: dict[str, Any], out: Path) -> None:
     """Draw the ratios into a file; the suffix sets the format."""
-    lines = found["lines"]
-    columns = _columns(lines)
-    depth = max(max(_rows(column).values()) for column in columns) + 2.3
-    width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
-    figure = Figure(figsize=(width, height), facecolor="white")
+    modes = list(dict.fromkeys(map(label, found["lines"])))
+    lines = sorted(found["lines"], key=lambda line: modes.index(label(line)))
+    depth = max(_rows(lines).values()) + 2.3
+    height = 1.9 + _INCHES * depth
+    figure = Figure(figsize=(6.4, height), facecolor="white")
     figure.set_layout_engine("constrained", rect=(0, _FOOT / height, 1, 1 - _FOOT / height))
-    ends = _ends(lines)
-    for axis, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
-        _background(axis, ends)
-        axis.set_ylim(depth - 1.5, -1.5)
-        _draw(axis, column, lines)
-        _label_rows(axis, column)
+    axis = figure.subplots()
+    _background(axis, _ends(lines))
+    axis.set_ylim(depth - 1.5, -1.5)
+    _draw(axis, lines)
+    _label_rows(axis, lines)
     _label(figure, foot(found))
     with writing.whole(out) as part:
         figure.savefig(part, dpi=150)
 
 
 # --- layout ----------------------------------------------------------------------------------------------------------
-
-
-def _columns(lines: Sequence[Line]) -> list[list[Line]]:
-    """Split the lines into one or two columns, by mode in order of measurement."""
-    modes = list(dict.fromkeys(label(line) for line in lines))
-    half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
-    parts = [part for part in (modes[:half], modes[half:]) if part]
-    return [[line for mode in part for line in lines if label(line) == mode] for part in parts]
 
 
 def _rows(lines: Sequence[Line]) -> Rows:
@@ -139,12 +147,12 @@ def _background(axis: Any, ends: tuple[float, float]) -> None:
     axis.annotate("slower", (1, 1), xytext=(8, 4), ha="left", color="#b00020", **above)
 
 
-def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
+def _draw(axis: Any, lines: Sequence[Line]) -> None:
     """Draw a marker for each ratio and a line between its quartiles."""
-    rows, chains = _rows(column), [chain for chain in CHAINS if any(line["chain"] == chain for line in lines)]
+    rows, chains = _rows(lines), [chain for chain in CHAINS if any(line["chain"] == chain for line in lines)]
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS[chain]
-        own = [line for line in column if line["chain"] == chain]
+        own = [line for line in lines if line["chain"] == chain]
         ratios = [line["ratio"] for line in own]
         heights = [rows[label(line), line["tree"]] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
         axis.hlines(
@@ -160,12 +168,12 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
         axis.plot([ratio["median"] for ratio in ratios], heights, marker=marker, label=name, zorder=4, **style)
 
 
-def _label_rows(axis: Any, column: Sequence[Line]) -> None:
+def _label_rows(axis: Any, lines: Sequence[Line]) -> None:
     """Label rows with trees, and groups with mode and native functions."""
-    rows = _rows(column)
+    rows = _rows(lines)
     axis.set_yticks(list(rows.values()), [tree for _, tree in rows], fontsize=9)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    for mode, native in dict.fromkeys((label(line), line["beside"]) for line in column):
+    for mode, native in dict.fromkeys((label(line), line["beside"]) for line in lines):
         height = min(row for (other, _), row in rows.items() if other == mode) - 0.95
         axis.annotate(mode, (0, height), xytext=(-4, 0), **place, ha="right", fontsize=10, fontweight="bold")
         axis.annotate(f"vs {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)
@@ -177,15 +185,13 @@ def _label(figure: Figure, about: str) -> None:
     figure.suptitle("Time of gradxform / time of the framework's own functions", fontsize=12, fontweight="bold")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     inch = 1 / figure.get_figheight()
-    place = (0.5, 0.26 * inch)
-    figure.legend(
-        handles, labels, loc="lower center", bbox_to_anchor=place, ncols=len(handles), frameon=False, fontsize=9.5
-    )
+    place = (0.5, 0.42 * inch)
+    figure.legend(handles, labels, loc="lower center", bbox_to_anchor=place, ncols=2, frameon=False, fontsize=9)
     figure.text(0.5, 0.06 * inch, about, fontsize=6.5, color=_GREY, ha="center", va="bottom", wrap=True)
 
 
 def main() -> None:
-    """Write the page and the picture."""
+    """Write the page and the picture, and print the README's lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("json", type=Path, help="what `gradxform bench` has written")
     parser.add_argument("--page", type=Path, default=Path("bench.md"), help="the Markdown page to write")
@@ -195,6 +201,8 @@ def main() -> None:
     with writing.whole(given.page) as part:
         part.write_text(page(found), encoding="utf-8")
     draw(found, given.picture)
+    if "gpt2" in found["trees"]:
+        print(summary(found))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out
     losses.annotate("chance", (1, math.log(CLASSES)), **place, color=_GREY, fontsize=9, ha="right")
     losses.set_yscale("log")
     apart.set_yscale("symlog", linthresh=1)
+    apart.set_ylim(bottom=0)
     _label(figure, losses, apart, f"{chain!r}\n{versions}")
     with writing.whole(out) as part:
         figure.savefig(part, dpi=150)
@@ -51,14 +52,14 @@ def _accuracies(runs: Sequence[Run]) -> str:
 
 
 def _label(figure: Figure, losses: Any, apart: Any, about: str) -> None:
-    losses.set_ylabel("loss per image, one line per framework")
-    apart.set_ylabel("largest distance of the losses\nof two frameworks (ULP)")
+    losses.set_ylabel("loss per image")
+    apart.set_ylabel("losses of two frameworks\nat most so far apart (ULP)")
     apart.set_xlabel("step")
     for axis in (losses, apart):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#e6e6e6", linewidth=0.7)
         axis.set_axisbelow(True)
         axis.margins(x=0.01)
-    losses.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.32))
-    figure.suptitle("A recurrent network reads digits pixel by pixel", fontsize=12, fontweight="bold")
+    losses.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    figure.suptitle("A recurrent network in each framework", fontsize=12, fontweight="bold")
     figure.supxlabel(about, fontsize=8, color=_GREY)
