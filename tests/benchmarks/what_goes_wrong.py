@@ -61,10 +61,10 @@ def cells(clip: peers.Native, own: bool = False) -> list[str]:
 
 
 ROWS = (
-    "norm of a gradient as large as GPT-2's embedding, on a CPU",
-    "norm of two pipeline stages, each clipped by itself",
-    "1e30 in float32, beside a gradient of 3",
-    "300 in float16, beside a gradient of 3",
+    "GPT-2's embedding: norm",
+    "two stages: norm",
+    "float32 [1e30], [3]",
+    "float16 [300], [3]",
 )
 
 
@@ -73,7 +73,7 @@ def table() -> str:
     with quiet():
         columns = [cells(peers.find("clip_global_norm", like)) for like in LIKES]
         own = cells(peers.gradxform_clip("clip_global_norm"), own=True)
-    header = ["exact: 1", *LIKES.values(), "gradxform"]
+    header = ["should be 1", *LIKES.values(), "gradxform"]
     rows = [header, ["---", *["---:"] * (len(header) - 1)]]
     rows += [list(row) for row in zip(ROWS, *columns, own, strict=True)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
