@@ -14,7 +14,7 @@ def cells(row):
 
 
 def stack(app, doctree, page):
-    """Give a table of sentences its class, and each cell from the third column on the name of its column."""
+    """Give a table of sentences its class, and its cells from the third column on (wide: the second) their title."""
     for table in doctree.findall(nodes.table):
         head, body = (next(iter(table.findall(kind)), None) for kind in (nodes.thead, nodes.tbody))
         if head is None or "hard" in table["classes"]:
@@ -25,7 +25,7 @@ def stack(app, doctree, page):
             continue
         table["classes"].append("stack")
         for row in rows:
-            for title, cell in list(zip(titles, row, strict=True))[2:]:
+            for title, cell in list(zip(titles, row, strict=True))[1 if len(row) > 3 else 2 :]:
                 if title and cell.astext().strip():
                     cell[0].insert(0, nodes.inline("", f"{title}: ", classes=["column"]))
 

@@ -73,9 +73,9 @@ def table() -> str:
     with quiet():
         columns = [cells(peers.find("clip_global_norm", like)) for like in LIKES]
         own = cells(peers.gradxform_clip("clip_global_norm"), own=True)
-    header = ["should be 1", *LIKES.values(), "gradxform"]
+    header = ["should be 1", "gradxform", *LIKES.values()]
     rows = [header, ["---", *["---:"] * (len(header) - 1)]]
-    rows += [list(row) for row in zip(ROWS, *columns, own, strict=True)]
+    rows += [list(row) for row in zip(ROWS, own, *columns, strict=True)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
