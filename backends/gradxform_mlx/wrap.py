@@ -90,7 +90,6 @@ class Transforming(Optimizer):
         super().__init__()  # type: ignore[no-untyped-call]
         self.optimizer, self.gradient_transformation = optimizer, tx
         self._names: list[str] = []
-        self._flushes = False
         self._state = {}
         """The transform's arrays by path; the same dict in each step, so that `mx.compile` finds them."""
 
@@ -121,6 +120,9 @@ class Transforming(Optimizer):
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
         """Return the new parameters, in the structure of the gradients; the value is the loss."""
+        return self._applied(gradients, parameters, value)
+
+    def _applied(self, gradients: Any, parameters: Any, value: Any, flushes: bool = False) -> Any:
         given = _flat("gradients", gradients)
         if not self._initialized:
             self.init(gradients, parameters)
@@ -129,7 +131,7 @@ class Transforming(Optimizer):
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
         state = self.gradient_transformation_state
-        made = self._holder.step("mlx.wrap", slots, state, params, self._flushes, value)
+        made = self._holder.step("mlx.wrap", slots, state, params, flushes, value)
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)
@@ -158,11 +160,7 @@ class Transforming(Optimizer):
             TypeError: The transform has no `accumulate`.
         """
         check_waits("mlx.wrap", self.gradient_transformation)
-        self._flushes = True
-        try:
-            return self.apply_gradients(tree_map(mx.zeros_like, parameters), parameters, value)
-        finally:
-            self._flushes = False
+        return self._applied(tree_map(mx.zeros_like, parameters), parameters, value, True)
 
     @property
     def state(self) -> Any:

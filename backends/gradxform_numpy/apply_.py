@@ -10,6 +10,7 @@ from gradxform import GradientTransformation
 from gradxform.backend.lookup import owner
 from gradxform.core import align
 from gradxform.core.foreign import as_transformation
+from gradxform.core.leaves import once
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform_numpy.kernels import backend
@@ -65,9 +66,7 @@ def apply_(
                 f"numpy.apply_ writes into arrays, but the leaf at {backend.paths(tree)[i]!r} is "
                 + ("read-only" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}")
             )
-    if len(set(map(id, leaves))) < len(leaves):
-        once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
-        leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
+    leaves = once(leaves)
     view = Tree.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if not view.leaves:
         return state

@@ -16,6 +16,7 @@ from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder, extra_of
+from gradxform.core.leaves import once
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
@@ -210,7 +211,7 @@ def transformed(
     An owned state is overwritten, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
     scale. The norm is None if the transform does not measure every gradient and no norm is requested.
     """
-    gradients = _gradients_of(holder)
+    gradients = once([parameter.grad for parameter in holder.variables])  # parameters may share one
     given = holder.view(gradients, inplace=True)
     if given is None:
         return state, None
@@ -227,15 +228,6 @@ def transformed(
         norm = norm_before(given, view, holder.tx)
         _write(holder.variables, gradients, view.results(), view.skipped(), owned)
         return next_state(view, state, new, found_inf) if owned else new, norm
-
-
-def _gradients_of(holder: Holder) -> list[torch.Tensor | None]:
-    """The gradients, one that parameters share only once."""
-    gradients: list[torch.Tensor | None] = [parameter.grad for parameter in holder.variables]
-    if len(set(map(id, gradients))) == len(gradients):
-        return gradients
-    first: dict[int, int] = {}
-    return [gradient if first.setdefault(id(gradient), i) == i else None for i, gradient in enumerate(gradients)]
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:

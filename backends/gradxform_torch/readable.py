@@ -45,7 +45,8 @@ def transformed() -> bool:
 
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
-    if not torch.compiler.is_compiling() and (leaf.is_neg() or leaf.is_conj()):  # Dynamo cannot trace the question
+    compiling = torch.compiler.is_compiling()  # Dynamo cannot trace these questions
+    if not compiling and (leaf.is_neg() or leaf.is_conj() or leaf.is_inference()):
         return False
     if not leaf.is_contiguous():
         if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):

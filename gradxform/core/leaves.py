@@ -299,6 +299,12 @@ def put(items: Sequence[Any], places: Collection[int], new: Sequence[Any]) -> li
     return out
 
 
+def once(items: Sequence[Any]) -> list[Any]:
+    """Return the items, with None for one that was there before."""
+    first: dict[int, int] = {}
+    return [item if first.setdefault(id(item), i) == i else None for i, item in enumerate(items)]
+
+
 def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Array:
     """Convert a leaf that is not of a known type of the backend.
 

@@ -704,3 +704,14 @@ def test_an_equal_transform_that_is_attached_twice_is_noticed() -> None:
     again.remove()
     handle.remove()
     gx.torch.attach(optimizer, gx.scale(2.0))
+
+
+def test_a_state_that_was_made_in_inference_mode() -> None:
+    w = parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    with torch.inference_mode():
+        gx.torch.attach(optimizer, gx.trace(0.5))
+    for expected in (1.0, 1.5, 1.75):
+        w.grad = torch.ones(2)
+        optimizer.step()
+        assert w.grad.tolist() == [expected] * 2
