@@ -1,7 +1,5 @@
 """gradxform on TensorFlow: lists of (gradient, variable)."""
 
-from typing import Any
-
 from gradxform.backend import errors
 from gradxform_tensorflow.apply import apply
 from gradxform_tensorflow.kernels import backend as backend
@@ -11,8 +9,4 @@ from gradxform_tensorflow.processor import GradientProcessor
 from gradxform_tensorflow.processor import paths_in as paths_in
 
 __all__ = ["GradientProcessor", "apply", "gradient_function", "override_gradients"]
-
-
-def __getattr__(name: str) -> Any:
-    """Of a name that is not here, the error says what to write."""
-    raise errors.unknown(__name__, name, __all__, "gx.tensorflow.apply(tx, grads_and_vars)")
+__getattr__ = errors.of_module(__name__, __all__, "gx.tensorflow.apply(tx, grads_and_vars)")

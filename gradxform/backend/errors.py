@@ -204,6 +204,15 @@ def unknown(module: str, name: str, known: Collection[str], use: str = "") -> At
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)  # else Python adds a guess
 
 
+def of_module(module: str, known: Collection[str], use: str = "") -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module, which raises the error `unknown`."""
+
+    def refuse(name: str) -> Any:
+        raise unknown(module, name, known, use)
+
+    return refuse
+
+
 def install(extra: str) -> str:
     """Say how to install an extra while gradxform is on no package index."""
     return f"install gradxform[{extra}] (in a clone: pip install -e '.[{extra}]')"
