@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.backend.host import namespace as host
 from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.elementwise import weighted, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
@@ -83,10 +82,8 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
 
 
 def _weights(numbers: Sequence[Any], factor: Any) -> list[Any]:
-    """The weights of a sum; Python floats, if all numbers are read."""
-    read = all(number is None or is_read(number) for number in (*numbers, factor))
-    found = weights_of(host.NUMPY if read else Namespace, numbers, factor)
-    return [float(weight) if is_read(weight) else weight for weight in found]
+    """The weights of a sum; Python floats, if they are read."""
+    return [float(weight) if is_read(weight) else weight for weight in weights_of(Namespace, numbers, factor)]
 
 
 # --- factors ---------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ def weighted(xp: Any, column: Sequence[Any], weights: Sequence[Any]) -> Array:
 
 def weights_of(xp: Any, numbers: Sequence[Any], factor: Any) -> list[Any]:
     """Return the weights of a sum whose first element is multiplied by a factor; known ones stay on the host."""
-    first, *others = [x if x is None or isinstance(x, (int, float)) else xp.float64(x) for x in numbers]
-    return [first if factor is None else factor if first is None else first * xp.float64(factor), *others]
+    first, *others, by = [x if x is None or isinstance(x, (int, float)) else xp.float64(x) for x in (*numbers, factor)]
+    return [first if by is None else by if first is None else first * by, *others]
 
 
 def of_leaf(
