@@ -14,6 +14,7 @@ from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, check_place
 from gradxform.core.where import path_of
+from gradxform.transforms.combining import pausing
 from gradxform_keras import private
 from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
 from gradxform_keras.slots import Slots
@@ -56,8 +57,8 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
         ``import gradxform_keras`` before `keras.saving.load_model` to register the class.
 
     Warns:
-        UserWarning: The optimizer has a clip of Keras, which runs before a transform of gradients; or functions cannot
-            be saved.
+        UserWarning: The optimizer has a clip of Keras, which runs before a transform of gradients, or
+            ``gradient_accumulation_steps`` and the transform skips or accumulates; or functions cannot be saved.
 
     Raises:
         TypeError: `optimizer` is not a Keras 3 optimizer, is wrapped already, is a `MultiOptimizer` (which has no
@@ -89,11 +90,21 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
         raise ValueError(f"keras.wrap: {tx!r} needs the loss, which an optimizer does not get; write of='norm'")
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
-    clips = [name for name in _CLIPS if getattr(getattr(optimizer, "inner_optimizer", optimizer), name, None)]
+    own = getattr(optimizer, "inner_optimizer", optimizer)
+    clips = [name for name in _CLIPS if getattr(own, name, None)]
     if clips and on == GRADIENTS:
         warnings.warn(
             f"keras.wrap: {optimizer.name} has {clips[0]} and clips before the transform; leave it out of the "
             "optimizer, and put a clip into the transform",
+            stacklevel=2,
+        )
+    if own.gradient_accumulation_steps and on == GRADIENTS and (paused := pausing(tx)) is not None:
+        inner, why = repr(paused.traits.parts[0]), "which accumulates again; write gradient_accumulation_steps=None"
+        if not tx.traits.waits:
+            better = repr(paused).replace(inner, f"accumulate({inner}, {own.gradient_accumulation_steps})", 1)
+            why = f"which sees the means only; write gradient_accumulation_steps=None, and {better}"
+        warnings.warn(
+            f"keras.wrap: {optimizer.name} has gradient_accumulation_steps and accumulates before {paused!r}, {why}",
             stacklevel=2,
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -361,13 +361,13 @@ def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any
             why = f"{paused!r} returns zeros where it skips a step or waits, and they move {moved}"
             warnings.warn(f"chain: {why}; write {better}", OrderWarning, stacklevel=5)
             return
-        paused = paused or _pausing(tx)
+        paused = paused or pausing(tx)
 
 
-def _pausing(tx: GradientTransformation) -> GradientTransformation | None:
+def pausing(tx: GradientTransformation) -> GradientTransformation | None:
     """The transform in this one that may return zeros in place of a step."""
     own = tx.traits.parts and tx.traits.stage in ("skip", "accumulate")
-    return tx if own else next(filter(None, map(_pausing, tx.traits.parts)), None)
+    return tx if own else next(filter(None, map(pausing, tx.traits.parts)), None)
 
 
 def _moves(tx: GradientTransformation, state: Any) -> bool:

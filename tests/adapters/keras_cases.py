@@ -322,14 +322,22 @@ def test_the_chain_sees_the_mean_of_accumulated_gradients() -> None:
     assert_ulp(found, [-g for g in wanted])
 
 
-def test_keras_s_own_clip_comes_first() -> None:
+def test_keras_s_own_clip_and_accumulation_come_first() -> None:
     with pytest.warns(UserWarning, match="has clipvalue and clips before the transform"):
         wrapped = gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0), gx.scale(2.0))
     found = steps(wrapped, [G])
     assert_ulp(found, [-2 * np.clip(g, -2.0, 2.0) for g in G], ulp=0)
+    two = {"gradient_accumulation_steps": 2}
+    for tx, words in (
+        (gx.skip_nonfinite(CLIP), f"=None, and skip_nonfinite(accumulate({CLIP!r}, 2))"),
+        (gx.chain(CLIP, gx.accumulate(gx.identity(), 2)), "accumulates again; write gradient_accumulation_steps=None"),
+    ):
+        with pytest.warns(UserWarning, match=re.escape(words)):
+            gx.keras.wrap(opt.SGD(1.0, **two), tx)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "keras.wrap")
-        gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0), gx.clip_norm(1.0), on="updates")
+        gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0, **two), gx.skip_nonfinite(CLIP), on="updates")
+        gx.keras.wrap(opt.SGD(1.0, **two), CLIP)
 
 
 def test_a_variable_is_a_tree_as_in_a_constraint() -> None:
