@@ -192,8 +192,9 @@ class Attached:
         """The norm of the last step's gradients, or updates, before the transform; a new 0-d tensor.
 
         It costs no extra pass and no host sync. It is None before the first step, and where the transform does not
-        measure every gradient (`clip_value`, `scale`, a masked clip). Stopped gradients do not count. The order is 2,
-        or the `ord` of the first `clip_global_norm`.
+        measure every gradient (`clip_value`, `scale`, a masked clip, or `accumulate`, whose clip measures the mean).
+        Stopped gradients do not count. The order is 2, or the `ord` of the first `clip_global_norm`. ``apply_`` with
+        ``return_norm=True`` measures what the transform does not, in one more pass.
         """
         return None if self._norm is None else self._norm()
 

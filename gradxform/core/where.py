@@ -323,7 +323,8 @@ def _advice(pattern: Any, paths: Sequence[str], source: Source) -> str:
     if all(path.isdigit() for path in paths):
         return (
             ". The leaves of a list have numbers for paths; in PyTorch, write gx.torch.attach("
-            "optimizer, tx, names=model); in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"
+            "optimizer, tx, names=model) or gx.torch.apply_(tx, model); in TensorFlow, write gx.tensorflow.apply("
+            "tx, grads_and_vars)"
         )
     if isinstance(pattern, Variables):
         return "; a variable is chosen by identity: copy the transformation together with the model"
