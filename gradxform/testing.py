@@ -192,7 +192,7 @@ def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_u
             worst = parity.beyond(one.leaves, other.leaves, terms, max_ulp, 1 if j == 0 else 2)
             if worst is not None:
                 who = f"{one.framework} ({one.mode}) and {other.framework} ({other.mode})"
-                raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}{when}: {worst}")
+                raise AssertionError(f"{tx!r} differs by more than max_ulp={max_ulp} allows in {who}{when}: {worst}")
 
 
 def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> Sequence[parity.Leaves]:

@@ -53,7 +53,7 @@ def _is_package(name: str, path: tuple[str, ...]) -> bool:
 def adapter(name: str) -> ModuleType:
     """Import the package `gradxform_<name>`; the ImportError says what to install."""
     try:
-        return importlib.import_module(f"gradxform_{name}")
+        return sys.modules.get(f"gradxform_{name}") or importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
         hint = f": {install(name)}" if name in (*FRAMEWORKS, "keras", "mlx") else ""
         raise ImportError(f"gradxform.{name} needs {error.name!r}, which is not installed{hint}") from error
@@ -160,7 +160,9 @@ def _engine(tree: Any) -> Backend | None:
         TypeError: each engine finds a leaf that is not an array; names its path.
     """
     error, most = TypeError("no framework is imported"), -1
-    for engine in map(backend, [name for name in known() if name in sys.modules or name in _others]):
+    torch = sys.modules.get("torch")
+    names = ["torch"] if torch is not None and torch.compiler.is_compiling() else known()  # it cannot trace an import
+    for engine in map(backend, [name for name in names if name in sys.modules or name in _others]):
         slots = engine.flatten(tree)[0]
         owners = [owner(unwrapped(slot)) for slot in slots]
         strange = [i for i, slot in enumerate(slots) if not (owners[i] or slot is None or is_number(slot))]

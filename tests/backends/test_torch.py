@@ -241,7 +241,9 @@ COLD = """
 import {imports}
 tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
 tree = {{"w": torch.tensor([3.0, 4.0]), "b": [torch.tensor([0.1]), None]}}
-result = torch.compile(tx, fullgraph=True, backend="eager")(tree)
+compiled = torch.compile(tx, fullgraph=True, backend="eager")
+assert [compiled(nothing) for nothing in ({{}}, {{"w": None}})] == [{{}}, {{"w": None}}]
+result = compiled(tree)
 wanted = tx(tree)
 assert result["b"][1] is None
 assert gx.testing.max_ulp(result["w"].numpy(), wanted["w"].numpy()) <= 1, (result, wanted)
