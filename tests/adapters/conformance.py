@@ -460,8 +460,7 @@ def _(driver: Kind, folder: Path) -> None:
         run.flush()
     assert bits(run.read()) == bits(ONES)
     if driver.handle is not Driver.handle:
-        written = "parameters" if driver.framework == "mlx" else ""
-        with pytest.raises(TypeError, match=rf"write its method, \.flush\({written}\)"):
+        with pytest.raises(TypeError, match=rf"method, \.flush\({'parameters' * (driver.framework == 'mlx')}\)"):
             gx.flush(run.handle)
 
 
@@ -535,8 +534,7 @@ def _(driver: Kind, folder: Path) -> None:
 @case("metrics", stateful)
 def _(driver: Kind, folder: Path) -> None:
     """They are of the step that they are read after, say whether it applied, and count norms of a warm-up."""
-    clips = gx.chain(gx.clip_zscore(warmup=5), gx.clip_global_norm(1.0))
-    tx = gx.chain(gx.measure(clips), gx.accumulate(gx.identity(), 2))
+    tx = gx.chain(gx.measure(gx.chain(gx.clip_zscore(), gx.clip_global_norm(1.0))), gx.accumulate(gx.identity(), 2))
     for way in (None, *driver.scales):
         run, oracle = driver(tx, ZEROS, scale=way), Oracle(tx, ZEROS, driver)
         for i in range(3):

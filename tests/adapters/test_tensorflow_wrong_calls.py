@@ -48,11 +48,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("gx.tensorflow.apply(tx, net)", TypeError, "list(zip(tape.gradient(loss, variables), variables))"),
     ("gx.tensorflow.apply(pairs, tx)", TypeError, "gx.tensorflow.apply(tx, grads_and_vars)"),
     ("gx.tensorflow.apply(gx.freeze('w:0'), pairs)", ValueError, "did you mean 'w'?"),
-    *(
-        (f"{call}{pairs})", ValueError, "list(zip(")
-        for call in ("gx.tensorflow.apply(tx, ", "processor(")
-        for pairs in ("[]", "zip()")
-    ),
+    *((f"{call}zip())", ValueError, "list(zip(") for call in ("gx.tensorflow.apply(tx, ", "processor(")),
     ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), net)", ValueError, "'steps' is not trainable"),
     ("gx.tensorflow.GradientProcessor(gx.freeze('steps'), [net.w])", ValueError, "not trainable"),
     ("gx.tensorflow.apply(gx.freeze('steps'), pairs[:1])", ValueError, "not trainable"),
