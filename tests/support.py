@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from trees import STATELESS, first
+from trees import STATELESS, first, least
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -30,6 +30,8 @@ assert_right = right_numbers
 """Assert that all runs of a group of `proof.cases` are within the budget of the reference."""
 shared_group, shared_mixed = functools.cache(cases.ordinary_and_hard), functools.cache(cases.mixed)
 """Groups of `proof.cases` that frameworks and modes share in a process, so that their reference is computed once."""
+shared_pair = functools.cache(lambda row, *dtypes: cases.ordinary_and_hard(row, "+".join(dtypes), like=least(*dtypes)))
+"""The same for two leaves, which may be of two dtypes."""
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]

@@ -66,11 +66,13 @@ def narrowed(value: Any, dtype: Any) -> Any:
         return value.astype(dtype)
     with np.errstate(all="ignore"):
         wide = value.astype(np.float64)
+        if dtype == "bfloat16":
+            wide = wide.astype(np.float32)  # as casts to bfloat16 do
         near = wide.astype(dtype)
-        if value.dtype == np.float64 and dtype != "bfloat16":
+        if value.dtype == wide.dtype:
             return near
-        opposite = 2 * wide - near  # the other neighbour if float64 is halfway
-        if dtype in (np.float32, np.float16) and not np.any((opposite != near) & (opposite.astype(dtype) == opposite)):
+        opposite = 2 * wide - near  # the other neighbour if the wider number is halfway
+        if dtype != wide.dtype and not np.any((opposite != near) & (opposite.astype(dtype) == opposite)):
             return near
         error = value - number(near)
         beside = np.nextafter(near, np.where(error > 0, math.inf, -math.inf).astype(dtype))

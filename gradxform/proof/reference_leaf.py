@@ -9,6 +9,7 @@ of the largest terms of all steps, so that it grows to 1 / (1 - d) times one of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ class Leaf:
         """Replace the value with an exact number where a condition does not hold."""
         self.value, self.term = where(condition, self.value, other), where(condition, self.term, 0.0)
 
-    @property
+    @functools.cached_property
     def is_single(self) -> bool:
         """Whether sums of this leaf are float32."""
         return self.dtype.name in _SINGLE
@@ -129,7 +130,9 @@ class Leaf:
         factor = coefficient(norm, max_norm, single)
         unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / self._budget)
         value, term = _vanished(each(np.multiply, self.value, factor)), _scaled(self.term, factor)
-        self.become(Sum(value, each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)))
+        if unsure:
+            term = each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)
+        self.become(Sum(value, term))
         if by_slices and np.any(factor != 1):
             held = self.kept(self.value)
             least, sizes = np.finfo(self._kind).smallest_normal, size(held)

@@ -282,7 +282,7 @@ def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
     "row", each_transform_once(registry.ROWS, "its transform has a quick row; the kernels are the same")
 )
 def test_right_numbers_with_the_kernels_of_accelerators(row: Row, dtype: str, accelerated: None) -> None:
-    assert_right(row, shared_group(row, dtype), "torch", "eager")
+    assert_right(row, shared_group(row, dtype, large=True), "torch", "eager")
 
 
 @pytest.mark.parametrize("attached", [False, True], ids=["apply_", "attach"])
