@@ -307,16 +307,23 @@ def scheduled() -> list[str]:
     return found
 
 
+@functools.cache
+def expected_of_schedule(expression: str) -> tuple[Any, list[Any], Any, list[parity.Expected]]:
+    """A transform, its gradients, its parameters, and the reference's results."""
+    tx = eval(expression, {**vars(gx), "halving": halving})
+    steps, params = [few("float32", step) for step in range(3)], few("float32", 99)
+    return tx, steps, params, parity.expected_steps(tx, steps, params)
+
+
 @slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("expression", scheduled())
 def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
-    tx = eval(expression, {**vars(gx), "halving": halving})
+    tx, steps, params, right = expected_of_schedule(expression)
     assert tx.stateful
-    steps, params = [few("float32", step) for step in range(3)], few("float32", 99)
     results, state = parity.runner(tx, framework, "eager")(steps, params)
     assert 3 in [array(leaf) for leaf in optree.tree_leaves(state) if array(leaf).shape == ()]
-    for step, wanted in enumerate(parity.expected_steps(tx, steps, params)):
+    for step, wanted in enumerate(right):
         assert_expected(results[step].leaves, wanted, f"step {step}")
 
 
