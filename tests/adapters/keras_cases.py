@@ -327,16 +327,14 @@ def test_keras_s_own_clip_and_accumulation_come_first() -> None:
         wrapped = gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0), gx.scale(2.0))
     found = steps(wrapped, [G])
     assert_ulp(found, [-2 * np.clip(g, -2.0, 2.0) for g in G], ulp=0)
-    two = {"gradient_accumulation_steps": 2}
-    for tx, words in (
-        (gx.skip_nonfinite(CLIP), f"=None, and skip_nonfinite(accumulate({CLIP!r}, 2))"),
-        (gx.chain(CLIP, gx.accumulate(gx.identity(), 2)), "accumulates again; write gradient_accumulation_steps=None"),
-    ):
+    two, skips = OPTIONS["accumulation"], gx.skip_nonfinite(CLIP)
+    better = f"=None, and skip_nonfinite(accumulate({CLIP!r}, 2))"
+    for tx, words in ((skips, better), (gx.chain(CLIP, gx.accumulate(gx.identity(), 2)), "accumulates again; write")):
         with pytest.warns(UserWarning, match=re.escape(words)):
             gx.keras.wrap(opt.SGD(1.0, **two), tx)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "keras.wrap")
-        gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0, **two), gx.skip_nonfinite(CLIP), on="updates")
+        gx.keras.wrap(opt.SGD(1.0, clipvalue=2.0, **two), skips, on="updates")
         gx.keras.wrap(opt.SGD(1.0, **two), CLIP)
 
 
