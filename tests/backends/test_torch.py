@@ -7,18 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import (
-    INDUCTOR,
-    PROCESSES,
-    array,
-    assert_ulp,
-    bits,
-    in_mode,
-    parameter,
-    python,
-    slow,
-    without_generated_code,
-)
+from support import INDUCTOR, PROCESSES, array, assert_ulp, bits, parameter, python, slow
 
 import gradxform as gx
 
@@ -336,14 +325,6 @@ def test_a_tensor_limit_held_by_a_transformation_is_read_anew() -> None:
     limit.fill_(2.0)
     assert_ulp(clip(torch.tensor(W)), first * 2, ulp=0)
     assert len(graphs) == 1
-
-
-def test_a_process_compiles_more_transformations_than_torch_recompiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_generated_code(monkeypatch)
-    tree = {"w": torch.ones(2)}
-    for count in range(1, 11):
-        tx = gx.scale(float(count))
-        assert in_mode("torch", "compiled", tx.update)(tree, tx.init(tree))[0]["w"].tolist() == [count, count]
 
 
 def test_a_rebuilt_equal_chain_does_not_recompile() -> None:

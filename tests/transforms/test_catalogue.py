@@ -327,6 +327,14 @@ def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
         assert_expected(results[step].leaves, wanted, f"step {step}")
 
 
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name == "torch"])
+def test_a_process_compiles_more_chains_than_torch_recompiles(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_generated_code(monkeypatch)
+    for count in range(1, 11):
+        tx, ones = gx.scale(float(count)), tensors(framework, [np.ones(2)])
+        assert array(in_mode(framework, "compiled", tx.update)(ones, tx.init(ones))[0][0]).tolist() == [count, count]
+
+
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[1] == "compiled"])
 def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
