@@ -246,15 +246,13 @@ def _split(factor: Any) -> Any:
 
 @jax.jit
 def _factor(number: Any) -> rescale.Factor:
-    """Split a number or an array as `rescale.split` does, in fewer operations."""
+    """Split a number or an array as `rescale.split` does, in fewer operations: two steps, which leave 5e-38 of 3e38."""
     whole = Namespace.float64(number)
     size = lax.abs(whole)
-    first = lax.clamp(rescale.LEAST, size, rescale.MOST)
-    rest = size / first
-    second = lax.clamp(rescale.LEAST, rest, rescale.MOST)
-    rest, known = rest / second, (size > 0.0) & lax.is_finite(size)
-    third = lax.select(known, lax.clamp(rescale.LEAST, rest, rescale.MOST), rest) * lax.sign(whole)
-    steps = [lax.convert_element_type(step, np.float32) for step in (first, second, third)]
+    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    far, usual = size / near, (size > 0.0) & lax.is_finite(size)
+    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
+    steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
     return barrier(rescale.Factor(whole, steps))
 

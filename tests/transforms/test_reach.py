@@ -24,7 +24,7 @@ REACHED = {
     "chain(masked(scale(2.0), 'a/w'), clip_norm(1.0))": "a/b a/w h",
     "chain()": "",
     "partition({'a/w': scale(2.0), 'a/*': identity()})": "a/w",
-    "partition({'a/w': identity(), '**/w': scale(2.0), 'h': stop()})": "h",
+    "partition({'a/w': identity(), 'a/*': scale(2.0), 'h': stop()})": "a/b h",
     "partition({'a/w': identity()}, scale(2.0))": "a/b h",
     "measure(masked(scale(2.0), 'a/w'))": "a/b a/w h",
     "accumulate(masked(scale(2.0), 'a/w'), 2)": "a/b a/w h",
