@@ -34,8 +34,8 @@ from gradxform.proof.cases import Group, ordinary_and_hard
 from gradxform.proof.registry import DTYPES, MIXED, Row
 
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
-"""Modes that trace or compile: float32 and one other dtype are quick, the rest slow. In NumPy and eager PyTorch a
-transform's first row is quick in all dtypes, and its others in two."""
+"""Modes that trace or compile: float32 and one other dtype are quick, the rest slow. In eager PyTorch a transform's
+first row is quick in all dtypes, and its others in two; in NumPy all are quick."""
 INDUCTOR = ("torch", "compiled")
 """Two to eight seconds per row: pairs of dtypes share a tree; float32 and one kind of half precision are quick."""
 HALF = ("float16", "bfloat16")
@@ -97,7 +97,7 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     every = [*row.dtypes, *([MIXED] if row.mixed else [])]
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
     if where not in COMPILING:
-        quick = every if row in trees.first() else ["float32", others[rank % len(others)]]
+        quick = every if row in trees.first() or where[0] == "numpy" else ["float32", others[rank % len(others)]]
         return quick, [dtype for dtype in every if dtype not in quick]
     other = others[rank % len(others)]
     quick = ["float32", other] if row in trees.first() else []
