@@ -12,7 +12,9 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
-    errors, ignored = os.dup(2), sys.unraisablehook  # where commands are quiet, 2 is another file
+    # Where commands are quiet, 2 is another file; it may be closed.
+    errors = os.dup(2) if sys.stderr else os.open(os.devnull, os.O_WRONLY)
+    ignored = sys.unraisablehook
     sys.unraisablehook = lambda found: _interrupted(errors) if found.exc_type is KeyboardInterrupt else ignored(found)
     try:
         from gradxform.cli import app

@@ -99,12 +99,10 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             stacklevel=2,
         )
     if own.gradient_accumulation_steps and on == GRADIENTS and (paused := pausing(tx)) is not None:
-        inner, why = repr(paused.traits.parts[0]), "which accumulates again; write gradient_accumulation_steps=None"
-        if not tx.traits.waits:
-            better = repr(paused).replace(inner, f"accumulate({inner}, {own.gradient_accumulation_steps})", 1)
-            why = f"which sees the means only; write gradient_accumulation_steps=None, and {better}"
+        seen = "which accumulates again" if tx.traits.waits else "and a step that it skips counts"
         warnings.warn(
-            f"keras.wrap: {optimizer.name} has gradient_accumulation_steps and accumulates before {paused!r}, {why}",
+            f"keras.wrap: {optimizer.name} has gradient_accumulation_steps and accumulates before {paused!r}, {seen}; "
+            "write gradient_accumulation_steps=None, and accumulate by gx.accumulate",
             stacklevel=2,
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

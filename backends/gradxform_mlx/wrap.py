@@ -100,7 +100,7 @@ class Transforming(Optimizer):
             parameters: The trainable parameters.
             every: All parameters, so that an error about a pattern can say which of them are not trainable.
         """
-        flat = _flat("parameters", parameters)
+        flat = dict(tree_flatten(parameters))
         self.optimizer.init(parameters)
         self._names = list(flat)
         paths, frozen = ([name.replace(".", "/") for name in names] for names in (flat, dict(tree_flatten(every))))
@@ -116,6 +116,8 @@ class Transforming(Optimizer):
 
     def update(self, model: Any, gradients: Any, value: Any = None) -> None:
         """Update the parameters of a model; the value is the loss, for transforms that need it."""
+        if all(leaf is None for leaf in dict(tree_flatten(gradients)).values()):
+            raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
         model.update(self.apply_gradients(gradients, model, value))
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
@@ -123,7 +125,7 @@ class Transforming(Optimizer):
         return self._applied(gradients, parameters, value)
 
     def _applied(self, gradients: Any, parameters: Any, value: Any, flushes: bool = False) -> Any:
-        given = _flat("gradients", gradients)
+        given = dict(tree_flatten(gradients))
         if not self._initialized:
             self.init(gradients, parameters)
         if strange := given.keys() - set(self._names):
@@ -205,14 +207,6 @@ class Transforming(Optimizer):
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
         return f"<mlx.wrap: {self.gradient_transformation!r} in {type(self.optimizer).__name__}>"
-
-
-def _flat(what: str, tree: Any) -> dict[str, mx.array]:
-    """The leaves of a tree by name, of which there must be some."""
-    found = dict(tree_flatten(tree))
-    if all(leaf is None for leaf in found.values()):
-        raise ValueError(f"mlx.wrap: there are no {what} in {tree!r}; hand in those of model.trainable_parameters()")
-    return found
 
 
 def _select(due: mx.array, state: Any, before: Any) -> None:

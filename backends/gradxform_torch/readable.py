@@ -46,7 +46,8 @@ def transformed() -> bool:
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
     compiling = torch.compiler.is_compiling()  # Dynamo cannot trace these questions
-    if not compiling and (leaf.is_neg() or leaf.is_conj() or leaf.is_inference()):
+    made_before = not compiling and leaf.is_inference() and not torch.is_inference_mode_enabled()  # may not change now
+    if made_before or (not compiling and (leaf.is_neg() or leaf.is_conj())):
         return False
     if not leaf.is_contiguous():
         if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):

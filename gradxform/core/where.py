@@ -152,9 +152,10 @@ def verify(transform: str, where: Where, view: Tree, before: Sequence[Where] = (
             _mask(transform, part, False, view, view.source.find_paths())
     if earlier and all(isinstance(part, _BY_PATH) for part, _ in (*choice, *earlier)):
         both = zip(chosen(transform, choice, view), chosen(transform, tuple(earlier), view), strict=True)
-        if all(taken for own, taken in both if own):
+        taken = [there for own, there in both if own]
+        if taken and all(taken):
             rules = ", ".join(map(repr, before))
-            advice = f"earlier rules have all that it matches; write it before {rules}"
+            advice = f"earlier rules have all that it matches; leave it out, or write it before {rules}"
             warnings.warn(f"{transform}: the rule {where!r} is never reached, as {advice}", stacklevel=3)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -319,9 +318,8 @@ def flush(tx: Any, state: Any = None, params: Any = None, **extra: Any) -> tuple
     References:
         The last step of an epoch under ``gradient_accumulation_steps`` of Hugging Face's Accelerate.
     """
-    if callable(own := getattr(tx, "flush", None)):
-        needed = [name for name, each in inspect.signature(own).parameters.items() if each.default is each.empty]
-        raise TypeError(f"flush: {short(tx)} keeps the state itself; write its method, .flush({', '.join(needed)})")
+    if callable(getattr(tx, "flush", None)):
+        raise TypeError(f"flush: {short(tx)} has a method of its own; write .flush(...)")
     tx = as_transformation("flush", tx, state, "gx.flush(tx, state, params)")
     check_waits("flush", tx)
     view = Tree.read(params)

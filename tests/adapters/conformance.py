@@ -460,7 +460,7 @@ def _(driver: Kind, folder: Path) -> None:
         run.flush()
     assert bits(run.read()) == bits(ONES)
     if driver.handle is not Driver.handle:
-        with pytest.raises(TypeError, match=rf"method, \.flush\({'parameters' * (driver.framework == 'mlx')}\)"):
+        with pytest.raises(TypeError, match=r"\.flush\("):
             gx.flush(run.handle)
 
 

@@ -110,9 +110,8 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
     "changes of None": (
         gx.mars(1.0, 0.5, max_norm=9.0), "1|1 -> 1|1; 2|- -> 3|-; -|3 -> -|5; 4|20 -> 6|9; 1|1 -> -2|-9"
     ),
-    "changes from and to infinity": (gx.mars(1.0, 0.5, max_norm=INF), "inf -> inf; 1 -> -inf; 2 -> 3; inf -> inf"),
-    "no part of a change": (gx.mars(0.0, 0.5, max_norm=INF), "1 -> 1; inf -> inf; 1 -> nan; 2 -> 2"),
-    "a change beyond float32": (gx.mars(0.0625, 0.5, max_norm=INF), "3e38 -> 3e38; -3e38 -> -3.375e38", {}, 2),
+    "a change from infinity": (gx.mars(1.0, 0.5, max_norm=INF), "1 -> 1; inf -> inf; 1 -> -inf; 2 -> 3"),
+    "a large part of no change": (gx.mars(1.0, 0.9999, max_norm=INF), "0.3 -> 0.3; 0.3 -> 0.3; 2e38 -> inf"),
     "a norm that is known": (gx.clip_global_norm(2.0, norm=lambda t: 8.0 * t), "8|4 -> 8|4; 8|4 -> 2|1; 8|- -> 1|-"),
     "a known norm of infinity": (gx.clip_global_norm(2.0, norm=INF), "1 2 -> nan nan"),
     "a mean of None": (gx.accumulate(IDENTITY, 4), "1|1 -> 0|0; 1|- -> 0|-; 1|1 -> 0|0; 1|0 -> 1|0.5"),
