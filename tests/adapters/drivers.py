@@ -559,7 +559,7 @@ class MlxWrap(Driver):
         from mlx.utils import tree_flatten
 
         given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
-        made = self.optimizer.apply_gradients(given, self.tree(self.params))
+        made = self.optimizer.apply_gradients(given, self.tree(self.params)) if given else self.optimizer.update({}, {})
         self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
 
     @property

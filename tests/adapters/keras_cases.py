@@ -328,9 +328,8 @@ def test_keras_s_own_clip_and_accumulation_come_first() -> None:
     found = steps(wrapped, [G])
     assert_ulp(found, [-2 * np.clip(g, -2.0, 2.0) for g in G], ulp=0)
     two, skips = OPTIONS["accumulation"], gx.skip_nonfinite(CLIP)
-    better = f"=None, and skip_nonfinite(accumulate({CLIP!r}, 2))"
-    for tx, words in ((skips, better), (gx.chain(CLIP, gx.accumulate(gx.identity(), 2)), "accumulates again; write")):
-        with pytest.warns(UserWarning, match=re.escape(words)):
+    for tx in (skips, gx.chain(CLIP, gx.accumulate(gx.identity(), 2))):
+        with pytest.warns(UserWarning, match=r"gradient_accumulation_steps=None.*gx\.accumulate"):
             gx.keras.wrap(opt.SGD(1.0, **two), tx)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "keras.wrap")
