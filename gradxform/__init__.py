@@ -44,7 +44,7 @@ from gradxform.transforms.normalizing import (
     orthogonal_to_parameters,
     sign,
 )
-from gradxform.transforms.orthogonalizing import orthogonalize
+from gradxform.transforms.orthogonalizing import normalize_neurons, orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import (
     accumulate,
@@ -118,6 +118,7 @@ __all__ = [
     "mgda",
     "nonfinite_paths",
     "normalize_global_norm",
+    "normalize_neurons",
     "normalize_norm",
     "norms",
     "numpy",

@@ -191,6 +191,12 @@ ENTRIES = (
         ("masked(orthogonalize(1, (1.0, 0.0, 0.0), axes='<layout>'), '<matrix>')",),
         left_out={"mesh": "tests/backends/jax_mesh_matrices.py has meshes for matrices"},
     ),
+    Entry(
+        "normalize_neurons",
+        {"normalize_neurons()": Cost(140, 1.51)},
+        ("masked(normalize_neurons(<share>, axes='<layout>'), '<matrix>')",),
+        left_out={"mesh": "as for `orthogonalize`", "chains in float64": "ratios down to 1e-580 are beyond float64"},
+    ),
     Entry("measure", {"measure(clip_global_norm(1.0))": Cost(140)}, ("measure(<tx>)",)),
     Entry("elementwise", left_out={**_OWN, "chains": "runs the user's code"}),
     Entry("transform", left_out={**_OWN, "chains": "runs the user's code"}),

@@ -57,6 +57,7 @@ STATEFUL = {
     "grokfast": gx.grokfast(0.5),
     "mars": gx.mars(0.5, 0.5, max_norm=5.0),
     "measure": gx.measure(gx.clip_norm(1.0)),
+    "normalize_neurons": gx.masked(gx.normalize_neurons(0.5), lambda path, leaf: len(leaf.shape) > 1),
     "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
     "skip_large": gx.skip_large(gx.trace(0.5), 5.0),
     "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),

@@ -47,7 +47,7 @@ class JAX(Plain):
         return [_norm(leaf, ord) for leaf in leaves]
 
     @compiled
-    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes, in float64, the axes kept as ones."""
         ((leaf,), (over,)) = leaves, axes
         return norm(leaf, over, ord)

@@ -50,8 +50,10 @@ class TensorFlow(Readable, Plain):
             return norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
 
-    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes."""
+        if of is not None:
+            return super().norms_over(leaves, axes, ord, of)
         return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:

@@ -50,9 +50,12 @@ class Batched(foreach.Eager):
             return super().groups(leaves, overwritten)
         return foreach.grouped([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves])
 
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
-        """Return the norms of slices."""
-        each = self._each_norm_over(leaves, axes, ord)
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
+        """Return the norms of slices, repeated for each of several leaves' numbers."""
+        given = leaves if of is None else split(of[0], of[1], leaves[0])
+        each = self._each_norm_over(given, axes, ord)
+        if of is not None and len(each) > 1:
+            each = [norm.expand_as(own) for norm, own in zip(each, given, strict=True)]
         return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
 
     def _each_norm_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:

@@ -137,11 +137,10 @@ class Torch(Kernels):
             return super().norms(leaves, ord)
         return self._of_wholes(leaves, super().norms(list(map(local, leaves)), ord), ord)
 
-    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes, of this process's slices."""
-        if len(leaves) > 1 or not is_sharded(leaves[0]):
-            return super().norms_over(leaves, axes, ord)
-        return self._of_wholes(leaves, super().norms_over([local(leaves[0])], axes, ord), ord, axes[0])
+        found, wholes = super().norms_over(list(map(local, leaves)), axes, ord, of), leaves if of is None else of[0]
+        return self._of_wholes(wholes, found, ord, axes[0]) if len(wholes) == 1 else found
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes, like `norms_over`."""
@@ -336,9 +335,8 @@ def axis_of(placement: Any) -> int | None:
 
 def is_writable(leaf: Any) -> bool:
     """Whether each element has its own memory and needs no gradient."""
-    if is_sharded(leaf) and any(placement.is_partial() for placement in leaf.placements):
-        return False
-    return readable.is_writable(local(leaf))
+    partial = is_sharded(leaf) and any([placement.is_partial() for placement in leaf.placements])
+    return not partial and readable.is_writable(local(leaf))
 
 
 def local(x: Any) -> Any:
@@ -397,7 +395,11 @@ def like(leaf: Any, own: Any, new: Any, summed: bool = False) -> Any:
 
 
 def alongside(leaf: Any, x: Any) -> Any:
-    """Shard an array of a leaf's shape like the leaf."""
+    """Shard an array of a leaf's shape, or with some axes of length one, like the leaf."""
+    if is_sharded(leaf) and x.shape != leaf.shape:
+        placements = _replicated(leaf, [axis for axis, size in enumerate(x.shape) if size != leaf.shape[axis]])
+        x = x if is_sharded(x) else type(leaf).from_local(x.to(leaf.device), leaf.device_mesh, run_check=False)
+        return _placed(x, placements)
     if is_sharded(leaf) and is_sharded(x) and (x.device_mesh, x.placements) == (leaf.device_mesh, leaf.placements):
         return x
     return like(leaf, local(leaf), part(leaf, x))

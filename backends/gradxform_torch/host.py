@@ -69,10 +69,10 @@ class Host(Readable, foreach.Eager):
             out = put(out, places, foreach.times([leaves[i] for i in places], mine, by))
         return out
 
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
         if len(leaves) > 1 or ord != 2 or not axes[0] or leaves[0].dtype not in _NARROW | {torch.float32}:
-            return super().norms_over(leaves, axes, ord)
+            return super().norms_over(leaves, axes, ord, of)
         wide = leaves[0].detach().double()
         return wide.mul_(wide).sum(axes[0], keepdim=True).sqrt_()
 

@@ -204,9 +204,14 @@ class Backend(abc.ABC):
         """
         return [range(len(leaves))] if overwritten else [[i] for i in range(len(leaves))]
 
-    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Array:
-        """Return the norms of slices of a group of leaves in float64: with keepdims, or of several leaves a vector."""
+    def norms_over(self, leaves: Row, axes: Axes, ord: float, of: tuple[Row, Axes] | None = None) -> Array:
+        """Return the norms of slices of a group of leaves in float64: with keepdims, or of several leaves a vector.
+
+        `of`: the leaf is numbers in this form, of these leaves and axes; their norms over more axes fit them.
+        """
         ((leaf,), (over,)) = leaves, axes
+        if of is not None:
+            return self.compute(norms.norm, leaf, axes=over, ord=ord)
         with self.scope():
             return norms.norm(self.namespace_of(leaf), leaf, over, ord)
 

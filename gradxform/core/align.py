@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import parameter
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Axes, Backend
 from gradxform.core.leaves import put
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, dtype_name
@@ -96,13 +96,15 @@ def difference(paths: Sequence[str], others: Sequence[str], one: str, other: str
 # --- the leaves beside the active ones -------------------------------------------------------------------------------
 
 
-def of_state(view: Tree, tree: Any, what: str) -> tuple[list[Array], Aligned]:
+def of_state(view: Tree, tree: Any, what: str, reduced: Axes = ()) -> tuple[list[Array], Aligned]:
     """Return the leaves of a state that match the active leaves, and what rebuilds the state with new ones.
+
+    `reduced` has the axes of each that have length one.
 
     Raises:
         ValueError: the state was made for another tree.
     """
-    return _active(view, tree, ("the gradients", what), _STATE)
+    return _active(view, tree, ("the gradients", what), _STATE, reduced)
 
 
 def beside(view: Tree, tree: Any, transform: str, what: str) -> Sequence[Array]:
@@ -124,7 +126,9 @@ def beside(view: Tree, tree: Any, transform: str, what: str) -> Sequence[Array]:
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
-def _active(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> tuple[list[Array], Aligned]:
+def _active(
+    view: Tree, tree: Any, names: tuple[str, str], advice: str, reduced: Axes = ()
+) -> tuple[list[Array], Aligned]:
     """Align another tree; its leaves that match the active ones are dense and of the view's framework.
 
     Raises:
@@ -140,10 +144,11 @@ def _active(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> tuple
         asarray = backend.xp.asarray  # of a NumPy array, or of the value of a variable
         found = [x if isinstance(x, backend.types) else asarray(getattr(x, "value", x)) for x in found]
     dense = found if backend.dense is None else backend.dense(found, whole=True)[0]
-    for i, leaf in zip(view.chosen, dense, strict=True):
-        if source.rebuild is None and leaf.shape != view.leaves[i].shape:
+    for i, leaf, over in zip(view.chosen, dense, reduced or [()] * len(dense), strict=True):
+        if source.rebuild is None and (over or leaf.shape != view.leaves[i].shape):
             shapes = backend.shape(leaf), backend.shape(view.leaves[i])
-            if not may_agree(*shapes):
+            wanted = shapes[1] and tuple([1 if axis in over else size for axis, size in enumerate(shapes[1])])
+            if not may_agree(shapes[0], wanted):
                 where = f"{shapes[0]} at {source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}"
                 raise ValueError(f"{what} have shape {where}. {advice}")
     return list(dense), other

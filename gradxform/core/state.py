@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Axes, Backend
 from gradxform.core import align
 from gradxform.core.arguments import static
 from gradxform.core.leaves import INEXACT, NARROW, put
@@ -46,13 +46,21 @@ class Fresh:
         slots = lookup.backend("numpy").flatten(self.params)[0] if self.view is None else self.view.source.slots
         return len(slots) if per_leaf else 1
 
-    def zeros(self) -> Any:
-        """Create zeros like the parameters, in the dtypes of sums of gradients; None stays None."""
+    def zeros(self, reduced: Callable[[Tree], Axes] | None = None) -> Any:
+        """Create zeros like the parameters, in the dtypes of sums of gradients; None stays None.
+
+        `reduced` gives the axes of each leaf that become one long.
+        """
         view = self.view
         if view is None:
             return self.params
         dense, source = view.focus([dtype in INEXACT for dtype in view.source.dtypes]).dense(), view.source
         zeros = view.backend.zeros([dense.leaves[i] for i in dense.chosen])
+        if reduced is not None:  # a sum is sharded like what is left
+            with view.backend.scope():
+                rows = zip(zeros, reduced(dense), strict=True)
+                zeros = [view.backend.namespace_of(x).sum_over(x, over) for x, over in rows]
+            zeros = zeros if view.backend.dense is None else list(view.backend.dense(zeros)[0])
         slots = [source.kept[i] for i in dense.chosen]
         leaves = put([None] * len(source.slots), slots, view.backend.elementwise(formulas.same, [zeros], ()))
         return view.backend.unflatten(source.structure, leaves)

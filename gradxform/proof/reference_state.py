@@ -110,6 +110,41 @@ def _clip_spikes(
         leaf.become(Sum(leaf.kept(x), each(np.where, same, leaf.term, clipped.term)))
 
 
+def _normalize_neurons(leaves: Sequence[Leaf], decay: float = 0.95, axes: Any = None, *, memory: Memory) -> None:
+    """Divide by averages that have relative errors, as the norms have."""
+    d = number(decay)
+    for leaf in leaves:
+        inputs, outputs = leaf.axes(axes)
+        terms = np.broadcast_to(leaf.term, leaf.shape)
+        norms, sure = (_norms(x, inputs) for x in (leaf.value, number(terms)))
+        own = memory.setdefault(leaf.path, {"norms": number(np.zeros(norms.shape)), "unsure": np.zeros(norms.shape)})
+        held, unsure = np.isfinite(norms), _quotient(sure, norms)
+        squares = d * own["norms"] ** 2 + (1 - d) * np.where(held, norms, own["norms"]) ** 2
+        average = np.sqrt(squares)
+        kind = np.finfo(_kind([leaf]))
+        own["norms"] = leaf.kept(np.minimum(average, kind.max))
+        own["unsure"] = unsure = np.maximum(np.where(held, unsure, 0.0), own["unsure"])
+        divided = norms / np.where(average > 0, average, 1)
+        whole, rest = _norms(norms, outputs), _norms(divided, outputs)
+        factor = np.where(rest == 0, 1, whole) / np.where(rest == 0, 1, rest) / np.where(average > 0, average, 1)
+        every = _quotient(_norms(divided * unsure, outputs), rest)
+        leaf.become(by(leaf, factor))
+        sizes = np.where(np.isfinite(leaf.value), np.abs(leaf.value), 0)
+        least = np.where(sizes < kind.tiny, kind.tiny, 0)  # with factors of one, it is not rounded
+        leaf.become(Sum(leaf.kept(leaf.value), leaf.term + (2 * sizes * (unsure + every) + least).astype(np.float64)))
+
+
+def _norms(x: Any, axes: tuple[int, ...]) -> Any:
+    """Norms over axes, which stay."""
+    return np.sqrt(np.sum(x * x, axis=axes, keepdims=True, initial=0))
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """A quotient; zero where it is not finite."""
+    found = x / np.where(y == 0, 1, y)
+    return np.where(np.isfinite(found), found, 0)
+
+
 def _kind(leaves: Sequence[Leaf]) -> Any:
     return np.float32 if all(leaf.is_single for leaf in leaves) else np.float64
 
@@ -187,4 +222,5 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
     return x, y
 
 
-RULES = (_add_noise, _clip_adagc, _clip_percentile, _clip_spikes, _clip_zscore, _ema, _grokfast, _mars, _trace)
+_OF_NORMS = (_clip_adagc, _clip_percentile, _clip_zscore, _normalize_neurons)
+RULES = (*_OF_NORMS, _add_noise, _clip_spikes, _ema, _grokfast, _mars, _trace)

@@ -24,7 +24,7 @@ MIXED = "mixed"
 """A pseudo dtype: float32, float16, bfloat16 and float64 in one tree."""
 
 
-_REAL = re.compile("clip_value|sign|top_k|centralize|orthogonal|cautious|noise")
+_REAL = re.compile("clip_value|sign|top_k|centralize|orthogonal|neurons|cautious|noise")
 _SUMS = re.compile("ema|trace|grokfast|mars|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
 
 
@@ -166,6 +166,9 @@ TABLE: dict[str, tuple[Row, ...]] = {
         "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
         products=budget_of_products("polar_express", 3),
     ),
+    "normalize_neurons": _rows("normalize_neurons(axes=-1)")
+    # As for `clip_adaptive`.
+    + _rows("chain(scale(-3.0), normalize_neurons(0.5, axes=((0,), (1,))), clip_norm(0.5))", ulp=3),
     "measure": _rows("measure(masked(trace(0.5), '**/w'), 'momentum')", "measure(clip_norm(0.7), per_leaf=True)")
     + _rows("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))"),
 }

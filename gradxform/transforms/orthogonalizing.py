@@ -1,16 +1,20 @@
-"""Orthogonalize matrices, as Muon does with its momentum."""
+"""Orthogonalize matrices, as Muon does with its momentum, and balance their rows, as NorMuon does afterwards."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradxform.core.arguments import number, places, static
+import numpy as np
+
+from gradxform.core import align
+from gradxform.core.arguments import Scalar, number, places, static, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.leaves import put
 from gradxform.core.norm import Norm
-from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.core.state import shares
+from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.matrices import newton_schulz
@@ -182,3 +186,117 @@ def _sizes(g: Tree, sides: Sequence[matrices.Sides], size: Callable[[float, floa
     """Return the factor of each active leaf, from the sizes of its matrices' sides."""
     counts = ([g.backend.count(g.leaves[i], side) for side in own] for i, own in zip(g.chosen, sides, strict=True))
     return [size(*pair) for pair in counts]
+
+
+# --- the norms of neurons --------------------------------------------------------------------------------------------
+
+
+class NeuronsState(NamedTuple):
+    """State of `normalize_neurons`: the root of the moving average of each neuron's squared norm.
+
+    In float32 or float64, with input axes of length one.
+    """
+
+    norms: Any
+
+
+@factory(decay=unit_interval)
+def normalize_neurons(decay: Scalar = 0.95, *, axes: Any = None) -> GradientTransformation:
+    r"""Divide each neuron of a matrix by the root mean square of its last norms, and keep the matrix's norm.
+
+    A neuron is one output of a matrix g, with all its inputs: :math:`g_u`. Its average becomes
+    ``v = decay * v + (1 - decay) * norm(g_u) ** 2``, and the neuron ``g_u / sqrt(v)``, times one factor for all:
+
+    .. math:: v_u \leftarrow d\,v_u + (1 - d) \lVert g_u \rVert^2, \quad
+        g_u \leftarrow \frac{\lVert g \rVert}{\lVert h \rVert} h_u, \quad h_u = g_u / \sqrt{v_u}
+
+    Place it after `orthogonalize`, with the same `axes`: this is NorMuon, and the factor of `scale` stays. With
+    ``scale="rms"``, the root mean square of the elements is near the paper's 0.2. Averages start at zero. Means in
+    place of sums of squares, or averages without the bias of their start, give the same, since the norm is kept. The
+    paper and the authors' code also add a small number to the root. Here the magnitude does not matter, unless all
+    norms of a matrix are 1e300 times smaller than their averages. A matrix with a NaN or infinite element becomes
+    NaN; a norm that is not finite leaves its average unchanged.
+
+    Args:
+        decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule. Zero: all neurons get one
+            norm.
+        axes: Input axes of the matrix, as in `orthogonalize`. Default: rows are outputs, as in PyTorch; required for
+            gradients with more than two axes.
+
+    Returns:
+        A transform for gradients with at least two axes and real floating dtype. Its state has one number per neuron,
+        in float32 (float64 for float64 gradients).
+
+    Raises:
+        TypeError: `decay` is not a number. On use: a gradient is complex or integer; the message gives its path.
+        ValueError: `decay` is outside [0, 1]. On use, and in `init`: a gradient is a vector or a number, or its axes
+            are unknown. On use: the matrix is split by ``across(..., split="leaves")``. The message gives the path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.normalize_neurons()
+        >>> gradient = np.array([[3.0, 0.0], [0.0, 0.4]])
+        >>> updates, state = tx.update([gradient], tx.init([gradient]))
+        >>> updates[0].round(2)  # at first, all neurons have one norm
+        array([[2.14, 0.  ],
+               [0.  , 2.14]])
+
+    References:
+        Li, Liu, Liang, Chen and Zhao, NorMuon: making Muon more efficient and scalable, 2025; the norm is kept as in
+        the authors' code.
+    """
+    over = units.check("normalize_neurons", axes, pairs=True)
+
+    def inputs_of(g: Tree) -> list[tuple[int, ...]]:
+        return [inputs for inputs, _ in units.sides("normalize_neurons", over, g)]
+
+    def rule(g: Tree, state: NeuronsState, _: Context) -> tuple[Tree, NeuronsState]:
+        g.check_real("normalize_neurons", "the factors are for real matrices")
+        if not g.chosen:
+            return g, state
+        g, weights, backend = g.dense(), shares(g, decay), g.backend
+        inputs, outputs = zip(*units.sides("normalize_neurons", over, g), strict=True)
+        check_whole(g, "normalize_neurons", "not the matrix")
+        leaves = [g.leaves[i] for i in g.chosen]
+        found, averages = align.of_state(g, state.norms, "normalize_neurons: the averages", inputs)
+        old = backend.alongside(found, leaves)
+        new = backend.elementwise(_one, [old], ())
+
+        def factor(places: Sequence[int], norm: Norm) -> Array:
+            before, own, ones, along = ([row[p] for p in places] for row in (old, inputs, new, outputs))
+            of, most = ([leaves[p] for p in places], own), float(np.finfo(backend.dtype(ones[0])).max)
+            average, kept, divided = backend.compute(
+                _average, norm.value, backend.norms_over(before, own, math.inf), *weights, most=most
+            )
+            new[:] = put(new, places, backend.multiply_over(ones, own, kept, [True] * len(places)))
+            whole, rest = (backend.norms_over([x], along, 2.0, of) for x in (norm.value, divided))
+            return backend.compute(_keeping, average, whole, rest)
+
+        return g.scaled_by(inputs, 2.0, factor), NeuronsState(averages.replaced(g, new))
+
+    return stateful(NeuronsState, rule, lambda fresh: NeuronsState(fresh.zeros(inputs_of)))
+
+
+def _one(xp: Any, x: Array) -> Array:
+    return xp.ones_like(x)
+
+
+def _average(xp: Any, norm: Array, old: Array, share: Array, decay: Array, *, most: float) -> tuple[Array, ...]:
+    """The root of the average with one more square, what of it the state holds, and the norm divided by it."""
+    one = xp.materialize(xp.sqrt(share) * xp.where(xp.isfinite(norm), norm, old))
+    other = xp.materialize(xp.sqrt(decay) * old)
+    larger = xp.where(one > other, one, other)
+    unit = xp.materialize(xp.where(larger > 0.0, larger, 1.0))
+    total = xp.materialize((one / unit) ** 2 + (other / unit) ** 2)
+    root = xp.materialize(formulas.safe_root(xp, total, 2) * unit)
+    return root, xp.where(root < most, root, most), xp.materialize(_divided(xp, norm, root))
+
+
+def _keeping(xp: Any, average: Array, whole: Array, rest: Array) -> Array:
+    """The factors of neurons that keep their matrix's norm."""
+    return _divided(xp, _divided(xp, whole, rest), average)
+
+
+def _divided(xp: Any, x: Array, by: Array) -> Array:
+    return x / xp.where(by > 0.0, by, 1.0)

@@ -423,6 +423,10 @@ def _() -> None:
     layouts = {"rows": (replicated(), 0), "columns": (1, replicated()), "both": (0, 1), "stack": (0, 2)}
     given = {path: shard(leaf, *layouts[path[:-1]], mesh=mesh) for path, leaf in tree.items()}
     assert_same(tx(given), tx(tree), given, products.budget("jordan", 5))
+    tx = gx.normalize_neurons(axes={"stack*": ((1,), (2,)), "*": "torch"})
+    state = tx.update(tree, tx.init(tree))[1]
+    for own in (state, tx.update(given, tx.init(given))[1]):
+        assert_same(tx.update(given, own)[0], tx.update(tree, state)[0], given)
 
 
 SIDES = {"rows": (6, 10), "columns": (7, 4), "both": (6, 6), "stack": (3, 4, 5)}

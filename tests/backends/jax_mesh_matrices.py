@@ -1,4 +1,4 @@
-"""`orthogonalize` on a mesh of eight forced JAX devices; a script that prints JSON."""
+"""`orthogonalize` and `normalize_neurons` on a mesh of eight forced JAX devices; a script that prints JSON."""
 
 from __future__ import annotations
 
@@ -40,26 +40,41 @@ def main(kind: str) -> None:
         for name, (shape, spec, sides) in MATRICES.items():
             given = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
             tx = gx.orthogonalize(axes=sides)
-            wanted = tx([given])[0]
             leaf = jax.device_put(given, NamedSharding(mesh, spec))
-            compiled = jax.jit(lambda leaf, tx=tx: tx([leaf])[0]).lower(leaf).compile()
-            found = compiled(leaf), tx([leaf])[0]
             several = [np.roll(given, n) for n in range(MANY)]
             leaves = [jax.device_put(each, leaf.sharding) for each in several]
             many = jax.jit(tx).lower(leaves).compile()
             rows = list(zip(many(leaves), tx(several), strict=True))
-            reports[name] = {
-                "traffic": traffic(compiled.as_text()),
-                "off": max(float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted)) for new in found),
-                "spread": all(_is_as(new, leaf) for new in found),
-                "many": {
-                    "products": many.cost_analysis()["flops"] / compiled.cost_analysis()["flops"],
-                    "gathered": traffic(many.as_text()).get("all-gather", 0),
-                    "off": max(float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted)) for new, wanted in rows),
-                    "spread": all(_is_as(new, leaf) for new, _ in rows),
-                },
+            reports[name] = report(tx, given, leaf)
+            reports[name]["many"] = {
+                "products": many.cost_analysis()["flops"] / reports[name]["products"],
+                "gathered": traffic(many.as_text()).get("all-gather", 0),
+                "off": max(off(*row) for row in rows),
+                "spread": all(_is_as(new, leaf) for new, _ in rows),
             }
+            reports[name]["neurons"] = report(gx.normalize_neurons(axes=sides), given, leaf)
     print(json.dumps(reports))
+
+
+def report(tx: gx.GradientTransformation, given: np.ndarray, leaf: jax.Array) -> dict[str, Any]:
+    """Compare a step, compiled and eager, with the same in NumPy."""
+
+    def step(x: Any) -> Any:
+        return tx.update([x], tx.init([x]))[0][0]
+
+    wanted, compiled = step(given), jax.jit(step).lower(leaf).compile()
+    found = compiled(leaf), step(leaf)
+    return {
+        "traffic": traffic(compiled.as_text()),
+        "products": compiled.cost_analysis()["flops"],
+        "off": max(off(new, wanted) for new in found),
+        "spread": all(_is_as(new, leaf) for new in found),
+    }
+
+
+def off(new: Any, wanted: np.ndarray) -> float:
+    """The norm of an error, relative to the result's."""
+    return float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted))
 
 
 if __name__ == "__main__":

@@ -112,6 +112,9 @@ def test_matrices_on_a_mesh(kind: str) -> None:
         assert found["off"] < products.budget("jordan", 5) * 2.0**-24, name
         assert found["spread"], name
         assert gathered <= math.prod(shape), name
+        assert found["neurons"]["off"] < 2.0**-22 and found["neurons"]["spread"], name
+        travels = found["neurons"]["traffic"]  # norms
+        assert set(travels) <= {"all-reduce"} and sum(travels.values()) <= max(shape), name
         many, devices = found["many"], DEVICES[name]
         assert many["off"] < products.budget("jordan", 5) * 2.0**-24 and many["spread"], name
         assert many["gathered"] <= math.prod(shape), name

@@ -122,8 +122,8 @@ KERNELS: Any = (
     ("kernel.sparse", "dense gradients become sparse in other frameworks than PyTorch only", _others_are_sparse),
     ("kernel.norms", "sums are kept in the leaf's dtype", _norms_in_dtype),
     ("kernel.norms", "each leaf has another one's norm", given(lambda norms, leaves, ord: norms(leaves[::-1], ord))),
-    ("kernel.norms_over", "the norm is over all axes", given(lambda norms_over, leaves, axes, ord: norms_over(
-        leaves, [tuple(range(len(leaf.shape))) for leaf in leaves], ord))),
+    ("kernel.norms_over", "the norm is over all axes", given(lambda norms_over, leaves, axes, ord, *of: norms_over(
+        leaves, [tuple(range(len(leaf.shape))) for leaf in leaves], ord, *of))),
     ("kernel.multiply", "the factors are ignored", instead(lambda leaves, factors, inplace: list(leaves))),
     ("kernel.multiply", "the result is in another dtype", in_numpy(lambda new: new.astype(np.float64))),
     ("kernel.multiply", "the factor is rounded to the leaf's dtype", _rounded_factor),

@@ -118,6 +118,8 @@ TRANSFORMS: Any = (
     ("orthogonalize", "products are in bfloat16", given(_with(dtype="bfloat16"))),
     ("orthogonalize", "inputs are outputs", given(_other_axes)),
     ("orthogonalize", "the scale is left out", given(_with(scale=None))),
+    ("normalize_neurons", "inputs are outputs", given(_other_axes)),
+    ("normalize_neurons", "the state is not advanced", ruled(still)),
     ("zero_nonfinite", "the gradients do not change", ruled(ignored)),
     ("skip_nonfinite", "one more step is skipped",
      given(lambda make, tx, max_consecutive=None: make(tx, max_consecutive and max_consecutive + 1))),

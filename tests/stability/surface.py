@@ -46,6 +46,7 @@ EXPRESSIONS = (
     "masked(clip_norm(1.0), ['w', re.compile('b')])",
     "measure(clip_norm(1.0))",
     "normalize_global_norm()",
+    "masked(normalize_neurons(0.5, axes=(0,)), 'w')",
     "normalize_norm()",
     "orthogonalize(5, 'polar_express', scale='rms', axes=((0,), (1,)))",
     "partition({'w': stop()}, default=scale(2.0))",

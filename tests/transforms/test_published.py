@@ -97,6 +97,15 @@ def mars(steps: list[Leaves], gamma: float, decay: float) -> Iterator[Leaves]:
         yield wanted
 
 
+def normuon(steps: list[Leaves], decay: float) -> Iterator[Leaves]:
+    """Lines 6 to 9 of Algorithm 1 without its small number, and the authors' scale, which keeps the norm."""
+    v = [0.0] * len(steps[0])
+    for leaves in steps:
+        v = [decay * old + (1.0 - decay) * np.mean(g * g, 1, keepdims=True) for old, g in zip(v, leaves, strict=True)]
+        new = [g / np.sqrt(own) for g, own in zip(leaves, v, strict=True)]
+        yield [h * (np.linalg.norm(g) / np.linalg.norm(h)) for g, h in zip(leaves, new, strict=True)]
+
+
 def ef_signsgd(steps: list[Leaves], lr: float) -> Iterator[Leaves]:
     """Algorithm 1 of Karimireddy et al.: the sign, scaled by the mean size of each gradient."""
     errors = [np.zeros_like(leaf) for leaf in steps[0]]
@@ -115,6 +124,7 @@ def compressed(lr: float) -> gx.GradientTransformation:
 THRICE = [*spiky() * 2, *spiky()[:-2], [spiky()[-2][0] * 1e6, spiky()[-2][1]], spiky()[-1]]
 NEVER_ZERO = [step for step in spiky() if step[0].any()]
 """A zero norm would stay the smallest."""
+MATRICES = [[np.random.default_rng(step).standard_normal((3, 6)) * [[0.01], [step], [5.0]]] for step in range(1, 6)]
 PUBLISHED: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Leaves], float, list[tuple[Any, ...]]]] = {
     "AutoClip": (autoclip, gx.clip_percentile, spiky(), 8, [(10, 1000), (50, 5), (75.5, 4), (100, 1000), (0, 3)]),
     "ZClip": (zclip, gx.clip_zscore, spiky(), 8, [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 2)]),
@@ -128,6 +138,7 @@ PUBLISHED: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Leaves],
     ),
     "Grokfast": (grokfast, gx.grokfast, spiky(), 8, [(0.98, 2.0), (0.5, 0.25), (0.0, 1.0)]),
     "MARS": (mars, gx.mars, spiky(), 16, [(0.025, 0.95), (0.5, 0.25), (0.0, 0.9)]),
+    "NorMuon": (normuon, gx.normalize_neurons, MATRICES, 16, [(0.95,), (0.5,), (0.0,)]),
     "EF-signSGD": (ef_signsgd, compressed, spiky(), 900, [(0.1,), (1.0,)]),
 }  # fmt: skip
 """The algorithm, the transform, gradients, a distance in units of 2^-53, and arguments of both."""
