@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import optree
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import parameter
@@ -178,6 +180,21 @@ def check_state(view: Tree, state: Any) -> None:
         f"the state is {found.title}'s, the gradients {own.title}'s; move the state: "
         "gx.from_numpy(gx.to_numpy(state), like=tx.init(params)), with the parameters of this framework"
     )
+
+
+def check_nothing(tree: Any, state: Any, start: Callable[[Any], Any]) -> None:
+    """Reject a tree with neither gradients nor None in their places beside a state of some, as optax does.
+
+    Raises:
+        ValueError: shows the tree.
+    """
+
+    def shapes(state: Any) -> list[Any]:
+        return [getattr(leaf, "shape", ()) for leaf in optree.tree_leaves(state)]
+
+    slots = [] if tree is None else optree.tree_leaves(tree, none_is_leaf=True)
+    if not slots and shapes(state) != shapes(start(tree)):
+        raise ValueError(f"there are no gradients in {tree!r}, but the state is of some. {_STATE}")
 
 
 def check_gradients(view: Tree, tree: Any) -> None:

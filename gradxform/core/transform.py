@@ -224,14 +224,16 @@ class GradientTransformation(Base):
             TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is not an array, or a
                 missing state; the message names the path.
             ValueError: a pattern that matches no path; a bound that would broadcast a gradient; parameters or a state
-                with other keys than the gradients; a state of another transformation or framework;
-                variables among the gradients. The message names the path.
+                with other keys than the gradients, of which there may be none; a state of another transformation or
+                framework; variables among the gradients. The message names the path.
         """
         if self.start is not None and state is None:
             steps = "state = tx.init(params), then updates, state = tx.update(updates, state)"
             raise TypeError(f"{self!r} keeps a state: {steps}")
         view = Tree.read(updates) or _without_arrays(updates, self.traits.axes)
         if view is None:
+            if self.start is not None:
+                align.check_nothing(updates, state, self.start)
             return updates, state
         if view.backend.variables or isinstance(updates, (list, tuple)):  # which may be pairs with variables
             align.check_gradients(view, updates)

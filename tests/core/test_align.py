@@ -242,7 +242,7 @@ EACH_STATE |= {
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", EACH_STATE)
 def test_the_state_of_another_transformation(framework: str, name: str) -> None:
-    tx, grads = EACH_STATE[name], tensors(framework, {"w": A})
+    tx, grads = EACH_STATE[name], tensors(framework, {"w": A.reshape(1, 2)})
     for other, given in EACH_STATE.items():
         if other != name:
             with pytest.raises(ValueError, match=r"state must be .*tx.init"):
@@ -250,6 +250,17 @@ def test_the_state_of_another_transformation(framework: str, name: str) -> None:
     tx.update(grads, tx.init(grads))
     with pytest.raises(ValueError, match=r"state must be .*tx.init"):
         tx.update(grads, gx.EmptyState())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", ["chain", "accumulate", "clip_adagc"])
+def test_no_gradients_and_the_state_of_some(framework: str, name: str) -> None:
+    tx = EACH_STATE[name]
+    for empty in ({}, [], *([None] if name != "clip_adagc" else [])):
+        with pytest.raises(ValueError, match=r"there are no gradients in .*tx.init\(params\)"):
+            tx.update(empty, tx.init(tensors(framework, {"w": A})))
+        assert tx.update(empty, tx.init({}))[0] == empty
+    assert tx.update({"w": None}, tx.init(tensors(framework, {"w": A})))[0] == {"w": None}
 
 
 # --- variables -------------------------------------------------------------------------------------------------------
