@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import os
 import re
@@ -35,6 +36,9 @@ shared_pair = functools.cache(lambda row, *dtypes: cases.ordinary_and_hard(row, 
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]
+EVERYWHERE = [*FRAMEWORKS, *(name for name in ("mlx",) if importlib.util.find_spec(name))]
+"""With MLX, whose rows of the table are in test_backend_conformance.py."""
+EVERY_MODE = [*MODES, *((name, mode) for name in EVERYWHERE[len(FRAMEWORKS) :] for mode in ("eager", "compiled"))]
 INF, NAN = float("inf"), float("nan")
 MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
 """The pages of docs/migrating whose code test_migration.py runs."""
@@ -84,6 +88,7 @@ OPERATIONS = "calls a library of pure Python for each operation; plain transform
 CHAINS = "compiles a random chain in three frameworks; two others stay quick"
 RUNS = "two training runs for each; a third of the faults, and clean pairs of each network and optimizer, stay quick"
 DTYPES_ALIKE = "the same kernels in another dtype, of which the table has each transform; one dtype stays quick"
+FUSED = "MLX hands each fused loop to a C++ compiler"
 LARGE = "reads tens of millions of elements several times"
 
 

@@ -559,8 +559,13 @@ class MlxWrap(Driver):
         from mlx.utils import tree_flatten
 
         given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
-        made = self.optimizer.apply_gradients(given, self.tree(self.params)) if given else self.optimizer.update({}, {})
+        method = self.optimizer.apply_gradients
+        made = self.moved(method, given, self.tree(self.params)) if given else self.optimizer.update({}, {})
         self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
+
+    def moved(self, method: Any, *trees: Any) -> Any:
+        """The new parameters."""
+        return method(*trees)
 
     @property
     def handle(self) -> Any:
@@ -577,7 +582,7 @@ class MlxWrap(Driver):
     def flush(self) -> None:
         from mlx.utils import tree_flatten
 
-        made = self.optimizer.flush(self.tree(self.params))
+        made = self.moved(self.optimizer.flush, self.tree(self.params))
         self.params = {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
 
     def read(self) -> Leaves:
@@ -600,5 +605,20 @@ class MlxWrap(Driver):
         self.params, self.optimizer.state = tree_unflatten(list(flat.items()))
 
 
-DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchClosure, TorchUpdates, Optax, MlxWrap]
+class MlxCompile(MlxWrap):
+    """Steps and flushes under `mx.compile`."""
+
+    name = "mlx.wrap, mx.compile"
+    exact = False
+    transforms = ("accumulate", "several")
+    mode = None
+
+    def moved(self, method: Any, *trees: Any) -> Any:
+        import mlx.core as mx
+
+        state = self.optimizer.state
+        return mx.compile(method, inputs=state, outputs=state)(*trees)
+
+
+DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchClosure, TorchUpdates, Optax, MlxWrap, MlxCompile]
 DRIVERS += [TensorFlowApply, Processor, ProcessorFunction, ProcessorXla, Session, ResourceSession]

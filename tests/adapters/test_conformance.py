@@ -8,7 +8,7 @@ from pathlib import Path
 import conformance
 import pytest
 from drivers import DRIVERS
-from support import GRAPHS, SESSION, XLA, slow
+from support import FUSED, GRAPHS, SESSION, XLA, slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 HERE = [driver for driver in DRIVERS if importlib.util.find_spec(driver.framework)]
@@ -32,6 +32,12 @@ def in_function(driver: str, case: str) -> bool:
     return driver.endswith("tf.function") and any(word in case for word in words)
 
 
+def in_compile(driver: str, case: str) -> bool:
+    words = ("saved", "dtypes", "flush, skip", "flush, in", "elsewhere", "metrics", "accumulate")
+    return driver.endswith("mx.compile") and any(word in case for word in words)
+
+
+@slow(FUSED, in_compile)
 @slow(SESSION, in_session)
 @slow(XLA, in_xla)
 @slow(GRAPHS, in_function)

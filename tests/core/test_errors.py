@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, PROCESSES, one_sentence, python, slow
+from support import EVERYWHERE, PROCESSES, one_sentence, python, slow, tensors
 
 import gradxform as gx
 from gradxform.backend.errors import meant
@@ -260,8 +260,7 @@ def test_a_schedule_of_keras_on_another_framework() -> None:
 
 
 def _tensor(framework: str) -> Any:
-    module = pytest.importorskip(framework)
-    return (module.numpy if framework == "jax" else module).ones(2)
+    return tensors(framework, np.ones(2, np.float32))
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
@@ -297,7 +296,7 @@ def _endless(kind: str, leaf: Any) -> Any:
     return tree
 
 
-@pytest.mark.parametrize("leaf", [None, *FRAMEWORKS])
+@pytest.mark.parametrize("leaf", [None, *EVERYWHERE])
 @pytest.mark.parametrize("kind", ["dict", "list", "deep"])
 @pytest.mark.parametrize("use", [gx.clip_norm(1.0), gx.ema(0.5).init, gx.global_norm, gx.paths, gx.to_numpy])
 def test_a_container_that_contains_itself_or_is_very_deep(leaf: str | None, kind: str, use: Any) -> None:

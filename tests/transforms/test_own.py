@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, INDUCTOR, MODES, array, f32, in_mode, slow, tensors
+from support import EVERY_MODE, EVERYWHERE, INDUCTOR, array, f32, in_mode, slow, tensors
 from trees import Momentum
 
 import gradxform as gx
@@ -25,7 +25,7 @@ class Filled(Momentum):
 
 @pytest.mark.parametrize("where", [None, "a/**"])
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_a_state_that_is_a_tree_takes_gradients_that_are_none(framework: str, mode: str, where: str | None) -> None:
     own, ours = (tx if where is None else gx.masked(tx, where) for tx in (Momentum(0.5), gx.trace(0.5)))
     found = []
@@ -56,12 +56,12 @@ def test_trees_that_do_not_fit() -> None:
 
 
 @slow(INDUCTOR, framework="torch")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", EVERYWHERE)
 def test_parity_of_an_own_object_in_a_chain(framework: str) -> None:
     assert_parity(gx.chain(gx.clip_norm(1.0), Momentum(0.5)), LEAVES, frameworks=[framework])
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", EVERYWHERE)
 def test_two_leaves_of_one_path_get_noise_of_their_own(framework: str) -> None:
     tree, tx = tensors(framework, {"a/b": f32(0, 0, 0), "a": {"b": f32(0, 0, 0)}}), gx.add_noise(1.0, 3)
     found, _ = tx.update(tree, tx.init(tree))
