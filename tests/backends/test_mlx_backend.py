@@ -15,7 +15,6 @@ from support import (
     LARGE,
     assert_bits,
     assert_right,
-    bits,
     call,
     each_transform_once,
     shared_group,
