@@ -42,7 +42,6 @@ class ByHand(Driver):
 class NumpyApply(ByHand):
     name, framework = "numpy.apply_", "numpy"
     refuses_nothing = True
-    mode = staticmethod(lambda function: function)
     optimizers = ()
     dtypes = ("float16", "bfloat16", "float32", "float64", "complex64")
 
@@ -87,7 +86,6 @@ def torch_optimizers() -> dict[str, Callable[[Any], Any]]:
 
 class TorchApply(ByHand):
     name, framework = "torch.apply_", "torch"
-    mode = staticmethod(lambda function: function)
     sparse, by_identity = True, True
     dtypes = ("float16", "bfloat16", "float32", "float64", "complex64")
 
@@ -212,7 +210,6 @@ class TorchClosure(TorchAttach):
 
 
 class TorchUpdates(TorchAttach):
-    mode = None
     name, on_updates = "torch.attach, on updates", True
     sparse = False
 
@@ -369,7 +366,6 @@ class Session(Processor):
     name = "tensorflow.GradientProcessor, session"
     by_identity = sets = has_paths = False
     optimizers = ("v1 momentum", "v1 adam")
-    mode = None
     use_resource = False
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
@@ -463,6 +459,26 @@ class ResourceSession(Session):
 # --- optax -----------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def optax_of(tx: Any, optimizer: str, around: Any, frozen: Any) -> tuple[Any, Any, Any]:
+    """An optimizer and its compiled `update` and `flush`, which equal runs share."""
+    import jax
+    import optax
+
+    found: Any = {
+        "sgd": lambda: optax.sgd(1.0),
+        "momentum": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, momentum=0.9)),
+        "adamw": lambda: optax.adamw(0.1, weight_decay=0.5),
+    }[optimizer]()
+    if around is not None:
+        found = around(found)
+    elif tx is not None:
+        found = optax.chain(gx.jax.as_optax(tx), found)
+    if frozen is not None:
+        found = gx.jax.freeze(found, frozen)
+    return found, jax.jit(found.update), jax.jit(functools.partial(gx.flush, tx))
+
+
 class Optax(ByHand):
     """The optimizer follows in an optax chain, or is inside of what skips steps; compiled."""
 
@@ -470,25 +486,9 @@ class Optax(ByHand):
     exact = False
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
-        import jax
-        import optax
-
-        optimizers = {
-            "sgd": lambda: optax.sgd(1.0),
-            "momentum": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, momentum=0.9)),
-            "adamw": lambda: optax.adamw(0.1, weight_decay=0.5),
-        }
-        self.tx, self.params = tx, dict(params)
-        inner = optimizers[optimizer]()
-        self.inside = "around" in how
-        if self.inside:
-            self.optimizer = how["around"](inner)
-        else:
-            self.optimizer = inner if tx is None else optax.chain(gx.jax.as_optax(tx), inner)
-        if "frozen" in how:
-            self.optimizer = gx.jax.freeze(self.optimizer, how["frozen"])
-        self.full = self.optimizer.init(tensors("jax", params))
-        self.update, self.flushed = jax.jit(self.optimizer.update), jax.jit(functools.partial(gx.flush, self.tx))
+        self.tx, self.params, self.inside = tx, dict(params), "around" in how
+        self.optimizer, self.update, self.flushed = optax_of(tx, optimizer, how.get("around"), how.get("frozen"))
+        self.full, self.traced = self.optimizer.init(tensors("jax", params)), self.update._cache_size()
 
     @property
     def _state(self) -> Any:
@@ -518,7 +518,7 @@ class Optax(ByHand):
 
     @property
     def traces(self) -> int:
-        return self.update._cache_size()
+        return self.update._cache_size() - self.traced
 
     def read(self) -> Leaves:
         return dict(self.params)
@@ -534,7 +534,6 @@ class MlxWrap(Driver):
     name, framework = "mlx.wrap", "mlx"
     refuses_nothing = True
     empty = none_left = ValueError
-    mode = staticmethod(lambda function: function)
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
         import mlx.optimizers as optim

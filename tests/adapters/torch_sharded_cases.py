@@ -557,7 +557,7 @@ def _() -> None:
 class OnShards:
     """Mixed into the drivers of one process; each process compares the whole."""
 
-    scales, sparse, mode = (), False, None
+    scales, sparse = (), False
     optimizers = ("momentum", "adamw")
     dtypes = ("bfloat16", "float32", "float64")
     saved: ClassVar[dict[str, Any]] = {}

@@ -30,6 +30,7 @@ TXS: dict[str, gx.GradientTransformation] = {
     "a schedule": gx.clip_global_norm(lambda t: 2.0 / (1.0 + t)),
     "scale_by_schedule": gx.scale_by_schedule(lambda t: 0.5**t),
     "a partition": gx.partition({"a/*": gx.ema(0.5)}, default=gx.chain(gx.trace(0.5), gx.clip_zscore(1.0, 0.9, 1))),
+    "of matrices": gx.masked(gx.normalize_neurons(0.5), "a/w"),
     "optax inside": gx.skip_nonfinite(gx.chain(gx.clip_norm(1.0), optax.adam(0.1))),
 }
 
