@@ -62,6 +62,14 @@ class Steps(Optimizer):
         for place in self._gradxform.step.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        """Update the variables of pairs; Keras fails where there are none."""
+        pairs = list(grads_and_vars)
+        if not pairs:
+            used = "an iterator such as zip(...) is used up after one pass: write list(zip(gradients, variables))"
+            raise ValueError(f"keras.wrap: there are no pairs; {used}")
+        return super().apply_gradients(pairs)
+
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Update the variables; a skipped step does not count."""
         self._gradxform.begin(())

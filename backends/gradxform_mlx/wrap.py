@@ -116,6 +116,9 @@ class Transforming(Optimizer):
 
     def update(self, model: Any, gradients: Any, value: Any = None) -> None:
         """Update the parameters of a model; the value is the loss, for transforms that need it."""
+        if isinstance(gradients, tuple):  # no module is one
+            what = "the loss comes first in the result of value_and_grad"
+            raise TypeError(f"mlx.wrap: the gradients are a tuple; {what}: loss, gradients = ...")
         if all(leaf is None for leaf in dict(tree_flatten(gradients)).values()):
             raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
         model.update(self.apply_gradients(gradients, model, value))
@@ -171,6 +174,11 @@ class Transforming(Optimizer):
 
     @state.setter
     def state(self, state: Any) -> None:
+        if _INNER not in state:
+            raise ValueError(
+                f"mlx.wrap: the state has no {_INNER!r}; hand in the state of a wrapped optimizer, or set "
+                "that of the optimizer inside: wrapped.optimizer.state = state"
+            )
         own = state.get(_OWN, {})  # which has no arrays if the transform keeps no state
         if self._initialized:
             self.gradient_transformation_state = own

@@ -325,7 +325,7 @@ def _(driver: Kind, folder: Path) -> None:
 def _(driver: Kind, folder: Path) -> None:
     """A container without gradients, such as an iterator that is used up, is an error and no step."""
     run = driver(gx.clip_global_norm(1.0), ONES)
-    with pytest.raises(ValueError, match=f"{driver.framework}.*: there are no"):
+    with pytest.raises(ValueError, match=f"({driver.framework}|keras).*: there are no"):
         run.step({})
     assert bits(run.read()) == bits(ONES)
 

@@ -555,16 +555,19 @@ class MlxWrap(Driver):
         return tree_unflatten([(path.replace("/", "."), leaf) for path, leaf in leaves.items()]) if leaves else {}
 
     def step(self, gradients: Leaves) -> None:
+        given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
+        self.move(self.optimizer.apply_gradients, given or self.optimizer.update({}, {}), self.tree(self.params))
+
+    def flush(self) -> None:
+        self.move(self.optimizer.flush, self.tree(self.params))
+
+    def move(self, method: Any, *trees: Any) -> None:
         from mlx.utils import tree_flatten
 
-        given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
-        method = self.optimizer.apply_gradients
-        made = self.moved(method, given, self.tree(self.params)) if given else self.optimizer.update({}, {})
-        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
+        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(self.compiled(method)(*trees))}
 
-    def moved(self, method: Any, *trees: Any) -> Any:
-        """The new parameters."""
-        return method(*trees)
+    def compiled(self, method: Any) -> Any:
+        return method
 
     @property
     def handle(self) -> Any:
@@ -577,12 +580,6 @@ class MlxWrap(Driver):
     @state.setter
     def state(self, state: Any) -> None:
         self.optimizer.gradient_transformation_state = state
-
-    def flush(self) -> None:
-        from mlx.utils import tree_flatten
-
-        made = self.moved(self.optimizer.flush, self.tree(self.params))
-        self.params = {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
 
     def read(self) -> Leaves:
         return {path: array(leaf).copy() for path, leaf in self.params.items()}
@@ -600,8 +597,7 @@ class MlxWrap(Driver):
         import mlx.core as mx
         from mlx.utils import tree_unflatten
 
-        flat = mx.load(str(folder / "run.safetensors"))
-        self.params, self.optimizer.state = tree_unflatten(list(flat.items()))
+        self.params, self.optimizer.state = tree_unflatten(list(mx.load(str(folder / "run.safetensors")).items()))
 
 
 class MlxCompile(MlxWrap):
@@ -612,11 +608,10 @@ class MlxCompile(MlxWrap):
     transforms = ("accumulate", "several")
     mode = None
 
-    def moved(self, method: Any, *trees: Any) -> Any:
+    def compiled(self, method: Any) -> Any:
         import mlx.core as mx
 
-        state = self.optimizer.state
-        return mx.compile(method, inputs=state, outputs=state)(*trees)
+        return mx.compile(method, inputs=self.optimizer.state, outputs=self.optimizer.state)
 
 
 DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchClosure, TorchUpdates, Optax, MlxWrap, MlxCompile]

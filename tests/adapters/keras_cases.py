@@ -86,6 +86,7 @@ class Wrap(Driver):
 
     name, framework = "keras.wrap", BACKEND
     empty = none_left = ValueError
+    refuses_nothing = True
     checks_first = by_identity = has_paths = True
     sparse = BACKEND == "tensorflow"
     optimizers = ("momentum", "adamw", "averages", "rmsprop")
@@ -119,6 +120,7 @@ class Wrap(Driver):
         factor = np.float32(keras.ops.convert_to_numpy(self.optimizer.scale_loss(1.0)))
         given = [g if g is None or factor == 1 else g * factor for g in gradients.values()]
         made = list(self.variables.values())
+        given = given or self.optimizer.apply_gradients(zip((), (), strict=True))
         given = [sparse(g, v) if isinstance(g, tuple) else g for g, v in zip(given, made, strict=True)]
         apply(self.optimizer, tensors(given), made)
 

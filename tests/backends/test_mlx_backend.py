@@ -159,6 +159,10 @@ def test_a_wrapped_optimizer_without_a_state_or_a_place() -> None:
     for left in (2.0, -1.0):
         params |= optimizer.apply_gradients({"w": mx.array([2.0])}, params)
         assert params["w"].item() == left
+    with pytest.raises(ValueError, match=r"wrapped\.optimizer\.state = "):
+        optimizer.state = optimizers.SGD(1.0).state
+    with pytest.raises(TypeError, match="loss, gradients = "):
+        optimizer.update(None, (mx.array(1.0), params))
     with pytest.raises(ValueError, match=r"mlx\.wrap: the optimizer was not made for b\.0; call init again"):
         optimizer.apply_gradients(params, params)
 
