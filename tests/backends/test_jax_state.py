@@ -94,10 +94,20 @@ def test_jit_keeps_the_form_of_every_state_and_changes_it() -> None:
         ), name
 
 
+def scanned(states: dict[str, Any], gradients: Any) -> Any:
+    return jax.lax.scan(lambda state, g: update_all(g, state)[::-1], states, gradients)
+
+
+def test_scan_carries_every_state() -> None:
+    last, updates = jax.eval_shape(scanned, first(), STACKED)
+    assert jax.tree.structure(last) == jax.tree.structure(first())
+    assert jax.tree.structure(updates) == jax.tree.structure(dict.fromkeys(TXS, STACKED))
+
+
+@slow(XLA)
 def test_scan() -> None:
     updates, states = uninterrupted()
-    scan = jax.jit(lambda states, xs: jax.lax.scan(lambda state, g: update_all(g, state)[::-1], states, xs))
-    last, stacked = scan(first(), STACKED)
+    last, stacked = jax.jit(scanned)(first(), STACKED)
     assert_close(last, states[-1])
     assert_close(stacked, jax.tree.map(lambda *leaves: np.stack(leaves), *updates))
 

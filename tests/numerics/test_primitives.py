@@ -48,12 +48,12 @@ def run(framework: str, tx: Any, given: Any) -> list[Any]:
     return arrays(tx(tensors(framework, given)))
 
 
-@slow(INDUCTOR, framework="torch")
-@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
-@pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42])
-def test_extreme_factors_compiled(factor: float, framework: str) -> None:
-    leaf = f32(1e38 if factor < 1 else 1e-30)
-    out = call(framework, "compiled", gx.scale(factor).__call__, leaf)
+@slow(INDUCTOR, framework="torch", mode="compiled")
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42, -1e45])
+def test_extreme_factors(factor: float, framework: str, mode: str) -> None:
+    leaf = f32(1e38 if abs(factor) < 1 else 1e-30)
+    out = call(framework, mode, gx.scale(factor).__call__, leaf)
     assert max_ulp(array(out), np.float32(leaf.astype(np.float64) * factor)) <= 1
 
 

@@ -212,15 +212,6 @@ def test_dtypes_together_bit_by_bit_in_eager(dtype: str, like: str) -> None:
                 assert distance(clipped(tx, HOME[like], given), native(given, c)) == 0, (like, seed)
 
 
-def test_several_dtypes_together() -> None:
-    leaves = [np.float32([3, 4]), np.float16([30])]
-    for like in LIKE:
-        wide = [leaf.astype(np.float64) for leaf in leaves]
-        got = clipped(gx.clip_global_norm(0.7, like=like), "numpy", leaves)
-        for one, right in zip(got, clipped(gx.clip_global_norm(0.7, like=like), "numpy", wide), strict=True):
-            assert max_ulp(one, right.astype(one.dtype)) <= 3
-
-
 @slow(PEERS, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_complex_gradients_by_their_parts(framework: str) -> None:
