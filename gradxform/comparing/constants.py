@@ -32,6 +32,7 @@ COPIES = 64  # units that a copy of the parameters may be off, for instance by a
 # what a cause must predict
 BETTER = 8.0  # times nearer a prediction must be than a simpler one: rounding rarely gives three bits
 EXACT = 1e-4  # how far the same values in another place may be apart: above float32's rounding, below a fault's
+MOVED = 1 / BETTER  # the same at later steps, where trainings have parted
 EXPLAINED, FACTOR_UNITS = 0.1, 16  # part of a difference, or units of float32, that a factor may leave
 ALIKE = 2e-3  # how far factors of leaves may be apart that have one in common: another fault may be in them as well
 WHOLE = 1e-3  # how far a factor may be from a whole number, or a sign: it is fitted to float32

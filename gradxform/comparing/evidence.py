@@ -58,7 +58,7 @@ class Evidence(Comparison):
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = self._side(0, self.a), self._side(1, self.b)
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
-        self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
+        self.arrays = functools.lru_cache(maxsize=64)(self.both)
 
     def _side(self, place: int, recording: Recording) -> Side:
         shapes = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
@@ -141,7 +141,7 @@ class Evidence(Comparison):
         array = np.asarray(view.layout.of(recording.read(step, tree, view.path)))
         return reals(array).reshape(*array.shape, 2) if array.dtype.kind == "c" else array.astype(np.float64)
 
-    def _arrays(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
+    def both(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
         """The two leaves of a pair in float64, in one layout."""
         tree, step, pair = tree or self.tree, self.at if step is None else step, self.pairs[i]
         return self.array(self.a, pair.a, tree, step), self.array(self.b, pair.b, tree, step)

@@ -35,9 +35,7 @@ class Kind(StrEnum):
     MISSING = "missing"  #: One run lacks a leaf that the other trains.
     NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
     OFFSET = "offset"  #: The recordings number their steps otherwise.
-    OPTIMIZER = (
-        "optimizer"  #: The optimizers differ, in kind, betas, momentum or how often they step, or in an unknown way.
-    )
+    OPTIMIZER = "optimizer"  #: The optimizers differ in kind, betas, momentum, how often they step, or unknown ways.
     PRECISION = "precision"  #: One run computes in a lower precision.
     REST = "rest"  #: A remark on what the named causes leave unexplained.
     SIGN = "sign"  #: All gradients have the opposite sign.

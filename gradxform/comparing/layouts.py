@@ -14,16 +14,11 @@ from gradxform.comparing.constants import SAME_VALUES
 from gradxform.functions.conventions import usual_axes
 
 Shape = tuple[int, ...]
+Gates = tuple[int, ...]
+"""An axis, and the order in which blocks of one length along it are taken."""
 _MOST_AXES = 5
 COUNTS = (2, 3, 4, 6, 8, 12, 16)
 """Numbers of blocks that are looked for: gates, heads, queries with keys and values."""
-
-
-class Gates(NamedTuple):
-    """Blocks of one length along an axis, and the order that they are taken in."""
-
-    axis: int
-    order: tuple[int, ...]
 
 
 class Layout(NamedTuple):
@@ -63,16 +58,15 @@ class Layout(NamedTuple):
             try:
                 array = Layout(**{field: value}).of(array)
             except (ValueError, IndexError, ZeroDivisionError) as error:
-                numbers = [value[0], *value[1]] if field == "gates" else [*value]
                 verb = "do" if field[-1] == "s" else "does"
-                raise ValueError(f"{field} {numbers} {verb} not fit the shape {array.shape}") from error
+                raise ValueError(f"{field} {[*value]} {verb} not fit the shape {array.shape}") from error
         return array.shape
 
     @property
     def words(self) -> str:
         """What is done, for people; empty if nothing is."""
         words = [f"part {self.slices}"] if self.part else []
-        words += [f"blocks {self.gates.order} of axis {self.gates.axis}"] if self.gates else []
+        words += [f"blocks {self.gates[1:]} of axis {self.gates[0]}"] if self.gates else []
         words += ["transposed" if self.axes == (1, 0) else f"axes {self.axes}"] if self.axes else []
         return ", ".join([*words, *([f"reshaped to {self.shape}"] if self.shape else [])])
 
@@ -91,10 +85,11 @@ SAME = Layout()
 
 def reordered(array: Any, gates: Gates) -> Any:
     """The blocks of an array along an axis in another order."""
-    if sorted(gates.order) != list(range(len(gates.order))):
-        raise ValueError(f"{gates.order} are not all blocks, each once")
-    parts = np.split(array, len(gates.order), axis=gates.axis)
-    return np.concatenate([parts[i] for i in gates.order], axis=gates.axis)
+    axis, *order = gates
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"{order} are not all blocks, each once")
+    parts = np.split(array, len(order), axis=axis)
+    return np.concatenate([parts[i] for i in order], axis=axis)
 
 
 def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
@@ -169,7 +164,7 @@ def blocks(a: Any, b: Any, least: float = SAME_VALUES) -> Gates | None:
                 continue
             order = _order(np.split(a, count, axis), np.split(b, count, axis), least)
             if order is not None and order != tuple(range(count)):
-                return Gates(axis, order)
+                return (axis, *order)
     return None
 
 

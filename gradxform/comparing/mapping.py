@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradxform.comparing.layouts import Gates, Layout, Shape
+from gradxform.comparing.layouts import Layout, Shape
 
 _FIELDS = {"a", "b", "how", "sure", *(f"{side}_{field}" for side in "ab" for field in Layout._fields)}
 _ABOUT = """\
@@ -132,17 +132,13 @@ def _pair(file: str, entry: Any) -> Pair:
 
 
 def _layout(file: str, entry: Mapping[str, Any], side: str) -> Layout:
-    numbers: dict[str, Any] = {}
-    for field, lengths in (("part", (3, 4)), ("gates", range(3, 66)), ("axes", range(1, 33)), ("shape", range(33))):
-        value = entry.get(f"{side}_{field}")
-        if value is None:
-            continue
+    lengths = {"part": (3, 4), "gates": range(3, 66), "axes": range(1, 33), "shape": range(33)}
+    numbers = {field: value for field in lengths if (value := entry.get(f"{side}_{field}")) is not None}
+    for field, value in numbers.items():
         whole = isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
-        if not whole or len(value) not in lengths:
+        if not whole or len(value) not in lengths[field]:
             raise ValueError(f"{file}: {side}_{field} must be a list of integers, got {value!r:.60}; see --write-map")
-        numbers[field] = tuple(value)
-    gates = numbers.pop("gates", None)
-    return Layout(**numbers, gates=Gates(gates[0], gates[1:]) if gates else None)
+    return Layout(**{field: tuple(value) for field, value in numbers.items()})
 
 
 def check(given: Map, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> None:
@@ -194,8 +190,7 @@ def written(pairs: Iterable[Pair], alone_a: Iterable[str], alone_b: Iterable[str
         for side, view in (("a", pair.a), ("b", pair.b)):
             for field, value in view.layout._asdict().items():
                 if value is not None:
-                    numbers = [value.axis, *value.order] if isinstance(value, Gates) else list(value)
-                    lines.append(f"{side}_{field} = {json.dumps(numbers)}")
+                    lines.append(f"{side}_{field} = {json.dumps(value)}")
         lines += [f"how = {json.dumps(pair.how)}", f"sure = {pair.sure:.2f}", ""]
     lines += ["[alone]", f"a = {json.dumps(list(alone_a))}", f"b = {json.dumps(list(alone_b))}", ""]
     return "\n".join(lines)

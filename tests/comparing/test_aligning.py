@@ -10,7 +10,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.comparing import mapping
-from gradxform.comparing.layouts import Gates, Layout, blocks, candidates
+from gradxform.comparing.layouts import Layout, blocks, candidates
 from gradxform.comparing.mapping import Pair, View
 
 E, H, D = 8, 2, 4
@@ -91,7 +91,7 @@ def test_gates_in_another_order_are_seen_in_the_parameters(tmp_path: Path) -> No
     other = np.concatenate([np.split(kernel, 4, 1)[i] for i in (1, 0, 2, 3)], 1)
     found = compared(tmp_path, {"gru/input": kernel}, {"cell/wx": other})
     assert found.within, str(found)
-    assert found.pairs[0].b.layout.gates == Gates(1, (1, 0, 2, 3))
+    assert found.pairs[0].b.layout.gates == (1, 1, 0, 2, 3)
 
 
 def test_equal_paths_are_never_moved(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_map_of_names_and_modules(tmp_path: Path) -> None:
 
 
 def test_a_map_that_was_written_is_read(tmp_path: Path) -> None:
-    layout = Layout((0, 2, 4), Gates(1, (1, 0)), (1, 0), (2, 4))
+    layout = Layout((0, 2, 4), (1, 1, 0), (1, 0), (2, 4))
     pairs = [Pair(View('a "b"', layout), View("c", Layout()), "names", 0.95)]
     (tmp_path / "map.toml").write_text(mapping.written(pairs, ["alone"], []))
     found = mapping.read(tmp_path / "map.toml")
@@ -216,5 +216,5 @@ def test_layouts_between_two_shapes() -> None:
     assert list(candidates((2, 3), (7,))) == []
     x = random(8, 3)
     order = (2, 0, 3, 1)
-    assert blocks(x, np.concatenate([np.split(x, 4)[i] for i in order])) == Gates(0, order)
+    assert blocks(x, np.concatenate([np.split(x, 4)[i] for i in order])) == (0, *order)
     assert blocks(x, x) is None

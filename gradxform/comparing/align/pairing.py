@@ -104,7 +104,5 @@ def _nothing(leaf: Leaf, layout: Layout | None) -> None:
 
 def _inverse(gates: Gates) -> Gates:
     """The order that undoes one: blocks of B are moved, beside A as it is."""
-    order = [0] * len(gates.order)
-    for place, block in enumerate(gates.order):
-        order[block] = place
-    return gates._replace(order=tuple(order))
+    axis, *order = gates
+    return (axis, *(order.index(block) for block in range(len(order))))

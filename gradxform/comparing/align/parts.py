@@ -172,4 +172,4 @@ def gates_between(a: Cell | None, b: Cell | None, shape: Shape) -> Gates | None:
         return None
     axes = [axis for axis, size in enumerate(shape) if size == a.gates * a.hidden]
     order = tuple(a.order.index(gate) for gate in b.order)
-    return Gates(axes[0] if a.family == "torch" else axes[-1], order) if axes else None
+    return (axes[0 if a.family == "torch" else -1], *order) if axes else None

@@ -35,17 +35,20 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
         if lost:
             explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
+            steps = [at for at in e.steps if at >= step][: len(e.later)]
+            held = [at for at in steps if {*lost} <= {*_without_gradient(e, side.place, at, lost)}]
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
-            yield proven("frozen", text, step, e.labels(lost), {}, explains)
+            yield proven("frozen", text + _over(e, held, steps), step, e.labels(lost), {}, explains)
 
 
-def _without_gradient(e: Evidence, place: int, step: int) -> list[int]:
-    """The pairs whose gradients are absent in one run alone, or zero at the step where the runs part."""
-    own, other = (e.sides[k].recording.shapes(step, e.tree) for k in (place, 1 - place))
+def _without_gradient(e: Evidence, place: int, step: int, zeros: Sequence[int] | None = None) -> list[int]:
+    """The pairs that one run alone lacks, or whose gradients there are zero: where the runs part, or of `zeros`."""
+    row = e.rows[e.tree][step]
+    zeros = zeros if zeros is not None else e.bad if step == e.step else ()
+    zero = {i for i in zeros if (d := row[i]) is not None and not (d.norms[place] or d.nonfinite[place])}
+    own, other = (e.sides[k].recording.shapes(step, e.tree) if None in row else {} for k in (place, 1 - place))
     views = [(pair.views[place].path, pair.views[1 - place].path) for pair in e.pairs]
-    bad = [(i, e.distance(i)) for i in e.bad if step == e.step]
-    zero = {i for i, d in bad if not (d.norms[place] or d.nonfinite[place])}
-    return [i for i, (path, partner) in enumerate(views) if i in zero or (path not in own and partner in other)]
+    return [i for i, (path, partner) in enumerate(views) if i in zero or (partner in other and path not in own)]
 
 
 # --- clips ------------------------------------------------------------------------------------------------------------
@@ -194,10 +197,11 @@ def _times(e: Evidence, found: float) -> Finding:
     return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
 
 
-def _over(e: Evidence, held: Sequence[int]) -> str:
-    """At how many steps a prediction holds, if there are several."""
-    hidden = "" if len(held) == len(e.later) else "; in trainings that have parted it may not show"
-    return f" It holds at {len(held)} of {len(e.later)} steps{hidden}." if len(e.later) > 1 else ""
+def _over(e: Evidence, held: Sequence[int], steps: Sequence[int] = ()) -> str:
+    """At how many steps a prediction holds, if there are several; of steps that no training hides it from, if given."""
+    hidden = "" if steps or len(held) == len(e.later) else "; in trainings that have parted it may not show"
+    count = len(steps or e.later)
+    return f" It holds at {len(held)} of {count} steps{hidden}." if count > 1 else ""
 
 
 def _hint(e: Evidence, times: float) -> str:
@@ -281,26 +285,32 @@ def permuted(e: Evidence) -> Iterator[Finding]:
         is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
         found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
-            label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
+            label, steps = e.pairs[i].label, [step for step in e.later if e.has(i, e.tree, step)]
+            held = [step for step in steps if moved(*e.both(i, e.tree, step), limit=constants.MOVED) == found]
+            text = f"The gradient of {label} in B is A's {found[1]}.{_over(e, held)}"
             yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))
 
 
 def alone(e: Evidence) -> Iterator[Finding]:
     """Leaves with a gradient that one run does not have at all, or has as a part of another."""
     unaligned: list[tuple[str, str]] = []
+    near = max(e.limit, constants.EXACT)
     for side in e.sides:
-        shapes = side.recording.shapes(e.at, e.tree) if e.values and side.alone else {}
-        ties = {path: i for path in side.alone if path in shapes and (i := _tie(e, side, path)) is not None}
+        found = ((path, _tie(e, side, path, e.bad, e.at, near)) for path in side.alone if e.values)
+        ties = {path: i for path, i in found if i is not None}
         for path, i in ties.items():
+            held = [step for step in e.later if _tie(e, side, path, [i], step, constants.MOVED) == i]
             label = e.pairs[i].label
             text = f"{label} and {path} are tied in {side.other}, whose gradient is the sum of the two in {side.name}."
-            yield proven("tied", text, e.at, (label, path), {}, frozenset([i]))
+            yield proven("tied", text + _over(e, held), e.at, (label, path), {}, frozenset([i]))
         there = [path for path in side.alone if path not in ties]
         lacking = [path for path in there if path not in e.alignment.not_aligned]
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
+            steps = e.steps[: len(e.later)]
+            held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
-            yield proven("missing", text, e.steps[0], tuple(lacking))
+            yield proven("missing", text + _over(e, held, steps), e.steps[0], tuple(lacking))
     if unaligned:
         paths = [f"{path} in {name}" for path, name in unaligned]
         text = (
@@ -310,12 +320,13 @@ def alone(e: Evidence) -> Iterator[Finding]:
         yield Finding("unaligned", text, e.steps[0], tuple(path for path, _ in unaligned), {}, frozenset())
 
 
-def _tie(e: Evidence, side: Side, path: str) -> int | None:
+def _tie(e: Evidence, side: Side, path: str, places: Sequence[int], step: int, limit: float) -> int | None:
     """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
-    extra: Any = np.asarray(side.recording.read(e.at, e.tree, path), np.float64)
-    for i in e.bad:
-        one, other = e.arrays(i)[:: -1 if side.place else 1]
+    there = path in side.recording.shapes(step, e.tree)
+    extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64) if there else None
+    for i in places if there else ():
+        one, other = e.both(i, e.tree, step)[:: -1 if side.place else 1]
         sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
-        if any(apart(whole, other) <= max(e.limit, constants.EXACT) for whole in sums):
+        if any(apart(whole, other) <= limit for whole in sums):
             return i
     return None

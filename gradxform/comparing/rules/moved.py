@@ -35,13 +35,10 @@ def _ways(a: Any, b: Any) -> Iterator[tuple[Any, str, str]]:
             yield split.swapaxes(axis, axis + 1).reshape(a.shape), "heads", words
     found = blocks(a, b)
     if found is not None:
-        kind = "gates" if len(found.order) in _GATES else "heads"
-        order = ", ".join(map(str, found.order))
-        yield (
-            reordered(a, found),
-            kind,
-            f"with its {len(found.order)} blocks along axis {found.axis} in order {order}: {kind}",
-        )
+        axis, *order = found
+        kind, shown = "gates" if len(order) in _GATES else "heads", ", ".join(map(str, order))
+        words = f"with its {len(order)} blocks along axis {axis} in order {shown}: {kind}"
+        yield reordered(a, found), kind, words
     for count in range(1, min(a.ndim, 4) + 1):
         for axes in itertools.combinations(range(a.ndim), count):
             words = f"flipped along axes {axes}: a convolution in one, a correlation in the other"
