@@ -72,6 +72,8 @@ class Plain(Containers):
 
     def as_given(self, leaves: Sequence[Any], new: list[Any]) -> list[Any]:
         """NumPy scalars for NumPy scalars, arrays for arrays."""
+        if {*map(type, leaves), *map(type, new)} == {np.ndarray}:
+            return new
         pairs = zip(leaves, new, strict=True)
         return [np.asanyarray(own) if isinstance(leaf, np.ndarray) else own[()] for leaf, own in pairs]
 
@@ -95,13 +97,17 @@ class NumPy(kernels.Readable, Plain):
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
         each = np.asarray(factors, np.float64).tolist()
-        pairs = zip(leaves, [each] * len(leaves) if isinstance(each, float) else each, strict=True)
+        if isinstance(each, float):
+            steps = {kind: _step(each, kind) for kind in {leaf.dtype for leaf in leaves}}
+            pairs = [(leaf, steps[leaf.dtype]) for leaf in leaves]
+        else:
+            pairs = [(leaf, _step(factor, leaf.dtype)) for leaf, factor in zip(leaves, each, strict=True)]
         with np.errstate(all="ignore"):
             if inplace and all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
                 return threads.spread(
-                    lambda pair: _times(pair[0], pair[1], True), list(pairs), [leaf.size for leaf in leaves]
+                    lambda pair: _times(pair[0], pair[1], True), pairs, [leaf.size for leaf in leaves]
                 )
-            return [_times(leaf, factor, inplace) for leaf, factor in pairs]
+            return [_times(leaf, by, inplace) for leaf, by in pairs]
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
@@ -129,13 +135,19 @@ def _are_arrays(leaves: Sequence[Any]) -> bool:
     return all([isinstance(leaf, np.ndarray) for leaf in leaves])
 
 
-def _times(leaf: Any, factor: float, inplace: bool) -> Any:
-    if factor == 1:
-        return leaf
+def _step(factor: float, dtype: Any) -> Any:
+    """The factor in a dtype, if one multiplication with it is enough."""
+    enough = factor != 1 and (dtype == _FLOAT64 or (dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST))
+    return np.array(factor, dtype) if enough else factor
+
+
+def _times(leaf: Any, by: Any, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
-        return np.multiply(leaf, np.array(factor, leaf.dtype), out)
-    result = rescaled(host.NUMPY, np.asarray(leaf), factor)
+    if isinstance(by, np.ndarray):
+        return np.multiply(leaf, by, out)
+    if by == 1:
+        return leaf
+    result = rescaled(host.NUMPY, np.asarray(leaf), by)
     if out is None:
         return result
     np.copyto(out, result)

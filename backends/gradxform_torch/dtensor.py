@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradxform.backend.host import namespace
+from gradxform.backend.host.kernels import NUMBERS
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
@@ -45,8 +47,7 @@ def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None 
     def run(self: Torch, *given: Any, **static: Any) -> Any:
         kernel = getattr(super(Torch, self), name)
         own = given[at] if columns else [given[at]]
-        others = [x if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
-        if not any_sharded([x for some in (*own, *others) for x in some]):
+        if not any(map(_has_shards, (*own, *given[at + 1 :]))):
             return kernel(*given, **static)
         rows = list(zip(*own, strict=True))
         shards = [[part(row[0], x) for x in row] for row in rows]
@@ -155,7 +156,9 @@ class Torch(Kernels):
         return self._of_wholes([leaf], super().sum_over(local(leaf), axes, part(leaf, weights)), None, axes)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors, gathered first."""
+        """Compute a formula of numbers and vectors, gathered first; of known ones on the host."""
+        if not torch.compiler.is_compiling() and NUMBERS.issuperset(map(type, operands)):
+            return namespace.compute(formula, *operands, **static)
         return super().compute(formula, *map(whole, operands), **static)
 
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
@@ -326,6 +329,10 @@ def any_sharded(tensors: Iterable[Any]) -> bool:
     """Whether any is a DTensor."""
     kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
     return not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds])
+
+
+def _has_shards(x: Any) -> bool:
+    return any_sharded(x) if isinstance(x, (list, tuple)) else x is not None and is_sharded(x)
 
 
 def axis_of(placement: Any) -> int | None:

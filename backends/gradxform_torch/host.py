@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -46,27 +47,33 @@ class Host(Readable, foreach.Eager):
         """The vector of the leaves' norms."""
         if ord != 2:
             return super().norms(leaves, ord)
-        wide = [rescale.in_single(Namespace, leaf) if leaf.dtype in _NARROW else leaf for leaf in leaves]
-        return host.norms(list(map(self.view, wide)), 2.0)
+        narrow = not _NARROW.isdisjoint([leaf.dtype for leaf in leaves])
+        wide = [rescale.in_single(Namespace, leaf) for leaf in leaves] if narrow else leaves
+        try:
+            seen = [leaf.numpy() for leaf in wide]
+        except RuntimeError:  # as in `view`
+            seen = list(map(self.view, wide))
+        return host.norms(seen, 2.0)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
-        each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+        given = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
+        each = given if isinstance(given, list) else [given] * len(leaves)
+        due = [i for i, factor in enumerate(each) if factor != 1]
+        # in place, torch would round the factor to half precision
+        own = [inplace and leaves[i].itemsize > 2 and is_writable(leaves[i]) for i in due]
         out = list(leaves)
-        fused: dict[tuple[bool, torch.dtype], list[int]] = {}
-        for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
-            if factor == 1:
-                continue
-            if leaf.is_complex() or (leaf.dtype != torch.float64 and rescale.is_extreme(factor)):
-                out[i] = rescale.times(self.namespace_of(leaf), leaf, factor)
-            else:  # in place, torch would round the factor to half precision
-                own = inplace and leaf.itemsize > 2 and is_writable(leaf)
-                fused.setdefault((own, leaf.dtype), []).append(i)
-        for (mine, dtype), places in fused.items():
-            by: Any = [each[i] for i in places]
-            if dtype.itemsize > 2 and len({*by}) == 1:  # or torch would make a tensor for each leaf
-                by = _number(by[0], dtype)
-            out = put(out, places, foreach.times([leaves[i] for i in places], mine, by))
+        for group in foreach.grouped([(leaves[i].dtype, mine) for i, mine in zip(due, own, strict=True)]):
+            places, mine, dtype = [due[k] for k in group], own[group[0]], leaves[due[group[0]]].dtype
+            some, by = [leaves[i] for i in places], [each[i] for i in places]
+            distinct: Any = {*by}
+            if dtype.is_complex or (dtype != torch.float64 and any(map(rescale.is_extreme, distinct))):
+                made: Any = map(functools.partial(rescale.times, self.namespace_of(some[0])), some, by)
+            elif dtype.itemsize > 2 and len(distinct) == 1:  # or torch would make a tensor for each leaf
+                made = foreach.times(some, mine, _number(by[0], dtype))
+            else:
+                made = foreach.times(some, mine, by)
+            out = put(out, places, made)
         return out
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:

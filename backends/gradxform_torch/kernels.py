@@ -21,11 +21,12 @@ def way_of(arguments: Sequence[Any]) -> Leafwise | None:
 
 
 def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    found = [x for x in arguments if isinstance(x, torch.Tensor)]
-    if len(found) < len(arguments):
-        for x in arguments:
-            if isinstance(x, (list, tuple)):
-                found += _tensors_in(x)
+    found: list[torch.Tensor] = []
+    for x in arguments:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += x if set(map(type, x)) <= readable.TENSORS else _tensors_in(x)
     return found
 
 

@@ -130,7 +130,11 @@ class Plain(Backend):
         self, leaves: Sequence[torch.Tensor], whole: bool = False
     ) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
         """Values of sparse COO tensors, duplicates summed, and a function that puts values back; or whole tensors."""
-        if all(map(_is_dense, leaves)):
+        if torch.compiler.is_compiling():  # in a backward pass, Dynamo refuses to read a layout
+            strange = any([leaf.is_sparse for leaf in leaves])
+        else:
+            strange = any([leaf.layout is not torch.strided or leaf.is_nested for leaf in leaves])
+        if not strange:
             return leaves, None
         for leaf in leaves:
             if leaf.layout not in _LAYOUTS or leaf.is_nested:
@@ -194,12 +198,6 @@ _LAYOUTS = (torch.strided, torch.sparse_coo)
 
 def _key(entry: Any) -> str:
     return str(next(getattr(entry, kind) for kind in ("key", "idx", "name") if hasattr(entry, kind)))
-
-
-def _is_dense(leaf: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling():  # in a backward pass, Dynamo refuses to read a layout
-        return not leaf.is_sparse
-    return leaf.layout is torch.strided and not leaf.is_nested
 
 
 def _dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Back | None]:

@@ -35,6 +35,10 @@ foreach_zero_ = torch._foreach_zero_
 _OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
 
 
+_interpreters = torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state
+
+
 def is_in_mode() -> bool:
     """Whether a TorchDispatchMode sees current operations."""
     return bool(torch._C._len_torch_dispatch_stack())
@@ -45,11 +49,7 @@ def is_in_transform() -> bool:
 
     `torch.jit.is_tracing` tells of the tracer, but PyTorch deprecates `torch.jit`.
     """
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
+    return _interpreters() is not None or forward_ad._current_level >= 0 or _tracing() is not None
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -106,14 +106,18 @@ class Leaves(NamedTuple):
         given, types = slots, set(map(type, slots))
         if not belong(backend, types):
             slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
-        names = {kind: backend.dtype(slot) for kind, slot in {x.dtype: x for x in slots if x is not None}.items()}
-        found = ["float0" if slot is None else names[slot.dtype] for slot in slots]
-        kept = [i for i, dtype in enumerate(found) if dtype != "float0"]
-        leaves, dtypes = [slots[i] for i in kept], tuple([found[i] for i in kept])
+        kinds = [None if slot is None else slot.dtype for slot in slots]
+        each = dict(zip(kinds, slots, strict=True))
+        names = {kind: "float0" if slot is None else backend.dtype(slot) for kind, slot in each.items()}
+        dtypes, leaves = tuple([names[kind] for kind in kinds]), slots
+        kept: Sequence[int] = range(len(slots))
+        if "float0" in names.values():
+            kept = [i for i, dtype in enumerate(dtypes) if dtype != "float0"]
+            leaves, dtypes = [slots[i] for i in kept], tuple([dtypes[i] for i in kept])
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
         source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, **known)
-        owned = frozenset([i for i, slot in enumerate(kept) if inplace and slots[slot] is given[slot]])
+        owned = frozenset([i for i, slot in enumerate(kept) if slots[slot] is given[slot]] if inplace else ())
         every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
         return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())
 
@@ -235,14 +239,15 @@ class Leaves(NamedTuple):
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
             leaves = self._multiplied([i for i in every if i not in self.stopped] if self.stopped else every)
-        given = [source.slots[slot] for slot in source.kept]
+        whole = len(source.kept) == len(source.slots)
+        given = source.slots if whole else [source.slots[slot] for slot in source.kept]
         leaves = self.backend.as_given(given, list(self._narrowed(every, leaves)))
         if self.stopped:
             leaves = put(leaves, self.stopped, self.backend.zeros([leaves[i] for i in self.stopped]))
         if source.rebuild is not None:
             rebuilds = zip(leaves, source.rebuild, strict=True)
             leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
-        return put(source.slots, source.kept, leaves)
+        return list(leaves) if whole else put(source.slots, source.kept, leaves)
 
     def tree(self) -> Any:
         """Return the transformed tree."""
@@ -273,11 +278,13 @@ class Leaves(NamedTuple):
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
         """Return all leaves, some of them multiplied by their pending factors."""
-        due = [i for i in places if i in self.due]
+        due = places if len(self.due) == len(self.leaves) else [i for i in places if i in self.due]
         if not due:
             return self.leaves
-        leaves = [self.leaves[i] for i in due]
-        return put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
+        every = len(due) == len(self.leaves)
+        leaves = self.leaves if every else [self.leaves[i] for i in due]
+        new = self.backend.multiply(leaves, self.factors(due), self.is_owned(due))
+        return new if every else put(self.leaves, due, new)
 
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> Sequence[Array]:
         """Cast the new values of some leaves to their original dtypes."""

@@ -144,7 +144,7 @@ class Measured(Leaves):
         if not self.chosen:
             return self.vector([0.0] * count)
         vector, known = self.measured.get(ord, (0.0, frozenset()))
-        missing = [i for i in self.chosen if i not in known]
+        missing = [i for i in self.chosen if i not in known] if known else self.chosen
         if len(missing) == count:
             vector = self.backend.norms(self.leaves, ord)
         elif missing:

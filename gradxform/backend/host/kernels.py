@@ -26,7 +26,7 @@ BLOCK = 1 << 14
 _CACHED = 1 << 19
 """Elements of leaves and states that a processor's cache holds; threads share them."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
-_NUMBERS = {float, int, np.ndarray}
+NUMBERS = {float, int, np.ndarray}
 
 _Kernel = Callable[..., Any]
 """Takes a namespace, the array for the results, and elements."""
@@ -256,7 +256,7 @@ class Readable(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""
-        if self.readable(()) if _NUMBERS.issuperset(map(type, operands)) else self._all_readable(operands):
+        if self.readable(()) if NUMBERS.issuperset(map(type, operands)) else self._all_readable(operands):
             return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)
 

@@ -27,12 +27,21 @@ _MOST = 4
 def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """Group the positions of small leaves of one kind, as many as fit the cache; not of the kind `...`."""
     found: dict[Any, list[int]] = {}
-    totals: dict[Any, int] = {}
-    for i, (leaf, kind) in enumerate(zip(leaves, kinds, strict=True)):
-        if kind is not ... and leaf.size <= SMALL:
-            totals[kind] = totals.get(kind, 0) + leaf.size
-            found.setdefault((kind, totals[kind] // CACHED), []).append(i)
-    return [(kind, places) for (kind, _), places in found.items() if len(places) > 1]
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    found.pop(..., None)
+    groups: list[tuple[Any, list[int]]] = []
+    for kind, places in found.items():
+        total, own = CACHED, list[int]()
+        for i in places:
+            size = leaves[i].size
+            if size <= SMALL:
+                total += size
+                if total > CACHED:
+                    own, total = [], size
+                    groups.append((kind, own))
+                own.append(i)
+    return [group for group in groups if len(group[1]) > 1]
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
