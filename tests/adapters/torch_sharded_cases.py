@@ -234,6 +234,7 @@ def _() -> None:
         gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0), gx.scale(-0.1)): {gather: 1},
         gx.chain(gx.clip_value(0.5), gx.clip_global_norm(1.0)): {gather: 1},
         gx.skip_nonfinite(gx.clip_global_norm(1.0)): {gather: 1},
+        gx.measure(gx.clip_global_norm(1.0), per_leaf=True): {gather: 1},
         gx.clip_value(0.5): {},
         gx.scale(0.3): {},
         gx.sign(): {},
@@ -248,6 +249,11 @@ def _() -> None:
         state = tx.init(given)
         found = counted(lambda tx=tx, state=state: tx.update(given, state))
         assert found == wanted, (tx, found)
+    measured = gx.measure(gx.identity(), per_leaf=True)
+    norms = gx.metrics(measured.update(given, measured.init(given))[1])
+    for path, leaf in given.items():
+        whole = leaf.full_tensor() if hasattr(leaf, "full_tensor") else leaf
+        assert_ulp(norms[f"identity/norm_before/{path}"], np.float32(reference_norm([array(whole)])), 1, path)
     decay = gx.add_decayed_weights(0.1)
     assert counted(lambda: decay(given, given)) == {}
 
