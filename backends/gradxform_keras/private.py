@@ -62,21 +62,28 @@ class Steps(Optimizer):
         for place in self._gradxform.step.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
-    def apply_gradients(self, grads_and_vars: Any) -> Any:
-        """Update the variables of pairs; Keras fails where there are none."""
+    def apply(self, grads: Any, trainable_variables: Any = None, value: Any = None) -> None:
+        """Update the variables; a skipped step does not count. The value is the loss."""
+        self._gradxform.begin(())
+        with self._gradxform.loss(value):
+            super().apply(grads, trainable_variables)
+        due = self._gradxform.step.due
+        if due is not True:
+            self._iterations.assign_sub(keras.ops.where(due, 0, 1))
+
+    def apply_gradients(self, grads_and_vars: Any, value: Any = None) -> Any:
+        """Update the variables of pairs, with the loss; Keras fails where there are none."""
         pairs = list(grads_and_vars)
         if not pairs:
             used = "an iterator such as zip(...) is used up after one pass: write list(zip(gradients, variables))"
             raise ValueError(f"keras.wrap: there are no pairs; {used}")
-        return super().apply_gradients(pairs)
+        with self._gradxform.loss(value):
+            return super().apply_gradients(pairs)
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """Update the variables; a skipped step does not count."""
-        self._gradxform.begin(())
-        super().apply(grads, trainable_variables)
-        due = self._gradxform.step.due
-        if due is not True:
-            self._iterations.assign_sub(keras.ops.where(due, 0, 1))
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any, value: Any = None) -> Any:
+        """Return updated variables, with the loss."""
+        with self._gradxform.loss(value):
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
 
 def _moving(optimizer: Any, variables: Sequence[Any]) -> list[Any]:

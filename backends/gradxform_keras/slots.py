@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import keras
@@ -33,6 +33,8 @@ class Step(threading.local):
     """Whether the step applies: True, or a bool of the backend."""
     flushes = False
     """Whether it applies an unfinished window."""
+    value: Any = None
+    """The loss, if it was given."""
     replicas = 1
     gradients: Sequence[Any] = ()
     """For a transform of updates, the gradients of all variables."""
@@ -80,6 +82,16 @@ class Slots:
         """Begin a step with gradients of some variables; by default it applies."""
         self.step.given, self.step.stopped, self.step.due = given, set(), True
 
+    @contextlib.contextmanager
+    def loss(self, value: Any) -> Iterator[None]:
+        """Give a step its loss; without one, it is that of the step around it."""
+        before = self.step.value
+        self.step.value = before if value is None else value
+        try:
+            yield
+        finally:
+            self.step.value = before
+
     def state(self, copied: bool = False) -> Any:
         """The current state, as backend arrays or copies."""
         own = _values(self.backend, self._state.values())
@@ -111,7 +123,8 @@ class Slots:
                 self.step.gradients, self.step.old = gradients, self._copies(gradients)
                 return [gradients[place] for place in self.step.given]
             params = list(map(_value_of, self.variables))
-            made = self.holder.step("keras.wrap", gradients, self.state(), params, self.step.flushes)
+            own = self.step.flushes, self.step.value
+            made = self.holder.step("keras.wrap", gradients, self.state(), params, *own)
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
             self._assign(made.state)
         return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
@@ -131,7 +144,8 @@ class Slots:
             return
         with _unrecorded(self.backend):
             now = _values(self.backend, self.variables)
-            made = self.holder.added(old, now, self.state(), gradients, flushes=self.step.flushes)
+            own = {"flushes": self.step.flushes, "value": self.step.value}
+            made = self.holder.added(old, now, self.state(), gradients, **own)
             if made is None:
                 return
             view, there = made.after.settled(), self.holder.positions(made.after.source.kept)

@@ -34,6 +34,11 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
     such a weight is the weight. A step that the transform skips (`skip_nonfinite` and its like, `accumulate`, unless
     masked) skips the optimizer. The transform's state is part of the optimizer's variables and is saved with them.
 
+    A transform that needs the loss, as `skip_spikes` may, gets it in your own loop or ``train_step``, where all
+    replicas of a strategy give the same: ``optimizer.apply(gradients, variables, value=loss)``. ``apply_gradients``,
+    ``stateless_apply`` and ``flush`` take ``value`` too. `Model.fit` alone gives no loss, which is an error at its
+    first step.
+
     With ``on="updates"`` the transform sees what the step has added, new minus old variables, learning rate and weight
     decay included; constraints and weight averages follow. Elements that it leaves unchanged are the optimizer's own,
     bit for bit; others are old variable plus transformed update, rounded once. Stopped variables and skipped steps
@@ -86,9 +91,9 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             f"one of {', '.join(_BACKENDS)}"
         )
     check_place("keras.wrap", on, tx)
-    if "value" in tx.traits.needs:
-        raise ValueError(f"keras.wrap: {tx!r} needs the loss, which an optimizer does not get; write of='norm'")
     optimizer = _checked(optimizer)
+    if "value" in tx.traits.needs and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(f"keras.wrap: {tx!r} needs the loss, which a LossScaleOptimizer keeps back; write of='norm'")
     warn_if_unsaved("keras.wrap", tx)
     own = getattr(optimizer, "inner_optimizer", optimizer)
     clips = [name for name in _CLIPS if getattr(own, name, None)]
@@ -185,16 +190,20 @@ class Transforming(private.Steps):
             raise ValueError("keras.wrap: the optimizer has no state yet; call optimizer.build(variables) first")
         self._gradxform.restore(state)
 
-    def flush(self) -> None:
+    def flush(self, value: Any = None) -> None:
         """Take a step with what an unfinished window of `accumulate` holds, such as the last batches of an epoch.
 
         In `Model.fit`, call it in a callback's ``on_epoch_end``. With ``on="updates"`` the held updates are applied,
         and the optimizer takes no step.
 
+        Args:
+            value: The loss, for transforms that need it.
+
         Raises:
             TypeError: The transform has no `accumulate`.
         """
-        self._gradxform.flush(self)
+        with self._gradxform.loss(value):
+            self._gradxform.flush(self)
 
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""

@@ -57,13 +57,15 @@ def steps(optimizer: Any, gradients: Any, given: Any = None) -> list[np.ndarray]
     return list(map(keras.ops.convert_to_numpy, made))
 
 
-def apply(optimizer: Any, gradient: Any, made: Any) -> None:
-    if BACKEND != "jax" or not isinstance(optimizer, opt.LossScaleOptimizer):  # whose apply leaks tracers in JAX
-        optimizer.apply(gradient, made)
+def apply(optimizer: Any, gradient: Any, made: Any, stateless: bool = False, **extra: Any) -> None:
+    leaks = BACKEND == "jax" and isinstance(optimizer, opt.LossScaleOptimizer)  # tracers, from its apply
+    if not stateless and not leaks:
+        optimizer.apply(gradient, made, **extra)
         return
     if not optimizer.built:
         optimizer.build(made)
-    weights, held = optimizer.stateless_apply([v.value for v in optimizer.variables], gradient, [v.value for v in made])
+    old = ([v.value for v in own] for own in (optimizer.variables, made))
+    weights, held = optimizer.stateless_apply(next(old), gradient, next(old), **extra)
     for variable, value in zip([*made, *optimizer.variables], [*weights, *held], strict=True):
         variable.assign(value)
 
@@ -280,14 +282,10 @@ def test_options_and_class_are_the_optimizers_own() -> None:
     assert optimizer.gradient_transformation == gx.clip_value(1.0)
 
 
-def test_a_wrapped_optimizer_says_what_is_in_what() -> None:
-    assert repr(gx.keras.wrap(keras.optimizers.SGD(1.0), CLIP)) == f"<keras.wrap: {CLIP!r} in SGD>"
-
-
 def test_the_given_optimizer_is_left_as_it_is() -> None:
     plain = opt.SGD(1.0)
     wrapped = gx.keras.wrap(plain, gx.stop())
-    assert type(plain).__name__ == "SGD"
+    assert type(plain).__name__ == "SGD" and repr(wrapped) == "<keras.wrap: stop() in SGD>"
     assert_ulp(steps(plain, [G]), [-g for g in G], ulp=0)
     assert int(wrapped.iterations) == 0
 
@@ -378,18 +376,6 @@ def test_built_twice_it_has_its_variables_once() -> None:
     assert bits(optimizer.gradient_transformation_state.trace) == trace
 
 
-def test_stateless_apply() -> None:
-    if BACKEND != "jax":
-        pytest.skip("Keras has no stateless_apply on TensorFlow, and one that writes in place on PyTorch")
-    optimizer, given = gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), variables()
-    optimizer.build(given)
-    weights, held = [v.value for v in given], [v.value for v in optimizer.variables]
-    for _ in range(2):
-        weights, held = optimizer.stateless_apply(held, tensors(G), weights)
-    assert_ulp(weights, [-2.5 * g for g in G])
-    assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in given)
-
-
 # --- steps that are left out -----------------------------------------------------------------------------------------
 
 
@@ -406,6 +392,34 @@ def test_skipped_steps_in_fit() -> None:
             model.fit(*part, batch_size=16, epochs=1, verbose=0, shuffle=False)
         results.append(model.get_weights())
     assert bits(results[0]) == bits(results[1])
+
+
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+@pytest.mark.parametrize("way", ["apply", "apply_gradients", *["stateless_apply"] * (BACKEND == "jax")])
+def test_a_step_whose_loss_spikes_is_skipped(way: str, on: str) -> None:
+    tx, given = gx.skip_spikes(gx.identity(), 3.0, 4, of="loss"), variables()
+    optimizer, moves = gx.keras.wrap(opt.SGD(1.0, momentum=0.5), tx, on=on), []
+    for loss in (1.0, 2.0, 9.0, 2.0):
+        before, value = bits(given), keras.ops.convert_to_tensor(loss)
+        if way == "apply_gradients":
+            optimizer.apply_gradients(zip(tensors(G), given, strict=True), value=value)
+        else:
+            apply(optimizer, tensors(G), given, way == "stateless_apply", value=value)
+        moves.append(bits(given) != before)
+    assert moves == [True, True, False, True]
+    with pytest.raises(ValueError, match="value=loss"):  # one loss is for one step
+        optimizer.apply(tensors(G), given)
+    optimizer, before = gx.keras.wrap(opt.SGD(1.0), gx.accumulate(tx, 2), on=on), bits(given)
+    optimizer.apply(tensors(G), given, value=1.0)
+    optimizer.flush(value=1.0)
+    assert bits(given) != before
+
+
+def test_fit_says_how_to_give_the_loss() -> None:
+    model = network()
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.skip_spikes(gx.identity(), of="loss")), loss="mse")
+    with pytest.raises(ValueError, match=r"value=loss\) of gx\.keras\.wrap .*train_step"):
+        model.fit(*digits(), epochs=1, verbose=0)
 
 
 # --- options that are in no configuration ----------------------------------------------------------------------------
@@ -496,13 +510,6 @@ def test_an_empty_step_after_one_that_was_skipped() -> None:
     steps(optimizer, [G, [g * np.float32(np.nan) for g in G]], given)
     optimizer.apply([], [])
     assert int(optimizer.iterations) == 1
-
-
-def test_a_step_whose_gradients_are_all_frozen_does_nothing() -> None:
-    optimizer, given = gx.keras.wrap(opt.Adam(0.1, weight_decay=0.5), gx.freeze("**/kernel")), variables(starts())
-    optimizer.build(given)
-    optimizer.apply(tensors(G[:1]), given[:1])
-    assert bits(given) == bits(starts())
 
 
 def test_keras_s_variables_are_leaves() -> None:
@@ -742,7 +749,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
         "not trainable",
     ),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
-    ("gx.keras.wrap(optimizer, gx.skip_spikes(gx.stop(), of='loss'))", ValueError, "write of='norm'"),
+    ("gx.keras.wrap(opt.LossScaleOptimizer(optimizer), gx.skip_spikes(tx, of='loss'))", ValueError, "of='norm'"),
     *((f"gx.keras.wrap(optimizer, tx, on={on!r})", ValueError, "'updates'") for on in ("update", None, True)),
     ("gx.keras.wrap(optimizer, gx.trace(0.5)).gradient_transformation_state = ()", ValueError, "call optimizer.build"),
     ("gx.chain(tx, optimizer)", TypeError, "write gx.keras.wrap(optimizer, tx)"),

@@ -16,10 +16,8 @@ from test_derivatives import TXS  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 # PyTorch's warnings about itself on first use.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
-]
+NOISY = ("`torch.jit:DeprecationWarning", "Sparse invariant checks:UserWarning")
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{each}") for each in NOISY]
 
 CLIP = gx.clip_norm(1.0)
 W, CLIPPED = [3.0, 4.0], [0.6, 0.8]

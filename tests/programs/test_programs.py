@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 from support import INDUCTOR, PROCESSES, TRAINS, XLA, python, slow
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
-]
+NOISY = ("DeprecationWarning", "FutureWarning", "UserWarning:lightning", "UserWarning:torch")
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in NOISY]
 FOLDER = Path(__file__).parent
 
 PROGRAMS = {

@@ -14,12 +14,8 @@ import gradxform as gx
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
-]
+NOISY = ("DeprecationWarning", "FutureWarning", "UserWarning:lightning", "UserWarning:torch")
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in NOISY]
 
 TX = gx.chain(gx.clip_global_norm(0.5), gx.masked(gx.trace(0.5), "0/**"), gx.freeze("2/bias"))
 X = torch.sin(torch.arange(48.0).reshape(12, 4))
