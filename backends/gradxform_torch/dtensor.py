@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from gradxform.backend.host import namespace
-from gradxform.backend.host.kernels import NUMBERS
+from gradxform.backend.host import kernels, namespace
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
@@ -27,11 +26,11 @@ from gradxform.core.leaves import put
 from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import across, private, readable
+from gradxform_torch import across, foreach, private, readable
 from gradxform_torch.batched import Batched
 from gradxform_torch.kernels import Kernels, way_of
 from gradxform_torch.namespace import Namespace
-from gradxform_torch.readable import TENSORS
+from gradxform_torch.readable import any_sharded, is_sharded
 
 
 def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
@@ -47,7 +46,8 @@ def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None 
     def run(self: Torch, *given: Any, **static: Any) -> Any:
         kernel = getattr(super(Torch, self), name)
         own = given[at] if columns else [given[at]]
-        if not any(map(_has_shards, (*own, *given[at + 1 :]))):
+        others = [x if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
+        if not any(map(any_sharded, (*own, *others))):
             return kernel(*given, **static)
         rows = list(zip(*own, strict=True))
         shards = [[part(row[0], x) for x in row] for row in rows]
@@ -157,7 +157,7 @@ class Torch(Kernels):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first; of known ones on the host."""
-        if not torch.compiler.is_compiling() and NUMBERS.issuperset(map(type, operands)):
+        if not torch.compiler.is_compiling() and kernels.NUMBERS.issuperset(map(type, operands)):
             return namespace.compute(formula, *operands, **static)
         return super().compute(formula, *map(whole, operands), **static)
 
@@ -166,8 +166,7 @@ class Torch(Kernels):
         if not any_sharded(leaves):
             return super().largest(leaves, counts)
         out = list(leaves)
-        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        for places in foreach.grouped([leaf.dtype for leaf in leaves]):
             out = put(out, places, self._largest([leaves[i] for i in places], [counts[i] for i in places]))
         return out
 
@@ -318,21 +317,6 @@ def _by_owners(kernel: Callable[..., Any], leaves: Row, sides: Sequence[Sides], 
 
 
 # --- shards, and what belongs to them of other arrays -----------------------------------------------------------------
-
-
-def is_sharded(x: Any) -> bool:
-    """Whether this is a DTensor, replicated or not."""
-    return type(x) not in TENSORS and hasattr(type(x), "from_local")
-
-
-def any_sharded(tensors: Iterable[Any]) -> bool:
-    """Whether any is a DTensor."""
-    kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
-    return not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds])
-
-
-def _has_shards(x: Any) -> bool:
-    return any_sharded(x) if isinstance(x, (list, tuple)) else x is not None and is_sharded(x)
 
 
 def axis_of(placement: Any) -> int | None:

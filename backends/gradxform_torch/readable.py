@@ -43,6 +43,17 @@ def transformed() -> bool:
     return torch.compiler.is_compiling() or private.is_in_transform()
 
 
+def is_sharded(x: Any) -> bool:
+    """Whether this is a DTensor, replicated or not."""
+    return type(x) not in TENSORS and hasattr(type(x), "from_local")
+
+
+def any_sharded(tensors: Iterable[Any]) -> bool:
+    """Whether any is a DTensor."""
+    kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
+    return not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds])
+
+
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
     compiling = torch.compiler.is_compiling()  # Dynamo cannot trace these questions
