@@ -425,6 +425,19 @@ def _() -> None:
     assert handles[1].norm is None  # would need communication
 
 
+@case("the norm of each gradient costs no collective beside the clip's", 2, 4)
+def _() -> None:
+    given = {"w": torch.tensor([3.0 + rank(), 0.0])}
+    whole = np.float32(np.sqrt(sum((3.0 + place) ** 2 for place in range(world()))))
+    for split, wanted in (("tree", np.float32(3.0 + rank())), ("leaves", whole)):
+        counts = []
+        for per_leaf in (False, True):
+            tx = gx.across(gx.measure(gx.clip_global_norm(1.0), per_leaf=per_leaf), everyone(), split=split)
+            counts.append(calls(lambda tx=tx: tx.update(given, tx.init(given))))
+        assert counts[0] == counts[1], counts
+        assert_ulp(gx.metrics(tx.update(given, tx.init(given))[1])["clip_global_norm/norm_before/w"], wanted, 1)
+
+
 # --- beside DTensors -------------------------------------------------------------------------------------------------
 
 
