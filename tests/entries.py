@@ -120,10 +120,7 @@ ENTRIES = (
     ),
     Entry(
         "add_decayed_weights",
-        {
-            "add_decayed_weights(0.1)": Cost(15, 1.51),
-            "add_decayed_weights(0.1, cautious=True)": Cost(80, 1.51),
-        },
+        {"add_decayed_weights(0.1)": Cost(15, 1.51), "add_decayed_weights(0.1, cautious=True)": Cost(80, 1.51)},
         ("add_decayed_weights(<share>)", "add_decayed_weights(<share>, cautious=True)"),
     ),
     Entry(

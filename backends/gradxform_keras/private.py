@@ -71,19 +71,19 @@ class Steps(Optimizer):
         if due is not True:
             self._iterations.assign_sub(keras.ops.where(due, 0, 1))
 
-    def apply_gradients(self, grads_and_vars: Any, value: Any = None) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *given: Any, value: Any = None, **named: Any) -> Any:
         """Update the variables of pairs, with the loss; Keras fails where there are none."""
         pairs = list(grads_and_vars)
         if not pairs:
             used = "an iterator such as zip(...) is used up after one pass: write list(zip(gradients, variables))"
             raise ValueError(f"keras.wrap: there are no pairs; {used}")
         with self._gradxform.loss(value):
-            return super().apply_gradients(pairs)
+            return super().apply_gradients(pairs, *given, **named)
 
-    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any, value: Any = None) -> Any:
+    def stateless_apply(self, *given: Any, value: Any = None, **named: Any) -> Any:
         """Return updated variables, with the loss."""
         with self._gradxform.loss(value):
-            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+            return super().stateless_apply(*given, **named)
 
 
 def _moving(optimizer: Any, variables: Sequence[Any]) -> list[Any]:

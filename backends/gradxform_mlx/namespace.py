@@ -78,7 +78,7 @@ class Namespace(Defaults):
     def sum_over(self, x: mx.array, axes: Any) -> mx.array:  # type: ignore[override]
         """Sum over axes, keeping them. Empty arrays are summed by NumPy, since MLX 0.32.4 may hang."""
         if x.size == 0:
-            return self.float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None))
+            return self.float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None)).astype(x.dtype)
         return mx.sum(x, axis=axes, keepdims=axes is not None)
 
     def max_over(self, x: mx.array, axes: Any) -> mx.array:

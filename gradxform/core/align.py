@@ -192,8 +192,13 @@ def check_nothing(tree: Any, state: Any, start: Callable[[Any], Any]) -> None:
     def shapes(state: Any) -> list[Any]:
         return [getattr(leaf, "shape", ()) for leaf in optree.tree_leaves(state)]
 
-    slots = [] if tree is None else optree.tree_leaves(tree, none_is_leaf=True)
-    if not slots and shapes(state) != shapes(start(tree)):
+    if tree is not None and optree.tree_leaves(tree, none_is_leaf=True):
+        return
+    try:
+        fresh = start(tree)
+    except Exception:  # of a transform of the user's own, which says what it needs where it is asked
+        return
+    if shapes(state) != shapes(fresh):
         raise ValueError(f"there are no gradients in {tree!r}, but the state is of some. {_STATE}")
 
 

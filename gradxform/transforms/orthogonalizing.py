@@ -213,9 +213,9 @@ def normalize_neurons(decay: Scalar = 0.95, *, axes: Any = None) -> GradientTran
     Place it after `orthogonalize`, with the same `axes`: this is NorMuon, and the factor of `scale` stays. With
     ``scale="rms"``, the root mean square of the elements is near the paper's 0.2. Averages start at zero. Means in
     place of sums of squares, or averages without the bias of their start, give the same, since the norm is kept. The
-    paper and the authors' code also add a small number to the root. Here the magnitude does not matter, unless all
-    norms of a matrix are 1e300 times smaller than their averages. A matrix with a NaN or infinite element becomes
-    NaN; a norm that is not finite leaves its average unchanged.
+    paper and the authors' code also add a small number to the root. Here the magnitude does not matter, unless
+    norms of a matrix and their averages are 1e300 times apart. A matrix with a NaN or infinite element becomes NaN; a
+    norm that is not finite leaves its average unchanged.
 
     Args:
         decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule. Zero: all neurons get one

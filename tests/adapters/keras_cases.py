@@ -189,6 +189,9 @@ class Custom(opt.Optimizer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.assign_sub(variable, keras.ops.sign(gradient) * keras.ops.abs(gradient) ** self.power * learning_rate)
 
+    def apply_gradients(self, grads_and_vars: Any, name: str | None = None) -> Any:
+        return super().apply_gradients(grads_and_vars)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "power": self.power}
 
@@ -413,6 +416,7 @@ def test_a_step_whose_loss_spikes_is_skipped(way: str, on: str) -> None:
     optimizer.apply(tensors(G), given, value=1.0)
     optimizer.flush(value=1.0)
     assert bits(given) != before
+    gx.keras.wrap(Custom(), CLIP).apply_gradients(zip(tensors(G), given, strict=True), name="of its class")
 
 
 def test_fit_says_how_to_give_the_loss() -> None:

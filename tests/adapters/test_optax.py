@@ -247,11 +247,7 @@ IN_GRADXFORM: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, bo
     "adamw": (lambda: gx.chain(optax.adamw(0.1, weight_decay=0.5)), lambda: optax.adamw(0.1, weight_decay=0.5), {}),
     "skip_nonfinite": (lambda: gx.skip_nonfinite(ADAM()), lambda: optax.apply_if_finite(ADAM(), 3), {}),
     "accumulate": (lambda: gx.accumulate(ADAM(), 2), lambda: optax.MultiSteps(ADAM(), 2), {}),
-    "lbfgs": (
-        lambda: gx.chain(optax.lbfgs(0.1, linesearch=None)),
-        lambda: optax.lbfgs(0.1, linesearch=None),
-        {},
-    ),
+    "lbfgs": (lambda: gx.chain(optax.lbfgs(0.1, linesearch=None)), lambda: optax.lbfgs(0.1, linesearch=None), {}),
     "polyak, in three chains": (
         lambda: gx.jax.as_optax(gx.chain(gx.scale(0.5), gx.chain(gx.chain(optax.polyak_sgd(1.0))))),
         lambda: optax.chain(optax.scale(0.5), optax.polyak_sgd(1.0)),
@@ -552,9 +548,7 @@ REPLACED: dict[str, dict[str, Mapping[str, Any]]] = {
         "_combining": {"chain": chain},
         "tree": {"norm": gx.global_norm},
     },
-    "contrib/_privacy_test.py": {
-        "_privacy": {"differentially_private_aggregate": differentially_private_aggregate},
-    },
+    "contrib/_privacy_test.py": {"_privacy": {"differentially_private_aggregate": differentially_private_aggregate}},
     "_src/transform_test.py": {
         "combine": {"chain": chain},
         "transform": TRANSFORM

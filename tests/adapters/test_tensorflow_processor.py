@@ -267,11 +267,7 @@ def made_for(*made: Any) -> Any:
 
 
 WRONG_PAIRS: dict[str, tuple[Any, type[Exception], str]] = {
-    "stranger": (
-        lambda g, w: [(g, variable(name="stranger"))],
-        ValueError,
-        "'stranger'; .* kernel, other",
-    ),
+    "stranger": (lambda g, w: [(g, variable(name="stranger"))], ValueError, "'stranger'; .* kernel, other"),
     "twice": (lambda g, w: [(g, w), (g, w)], ValueError, "'kernel' is in two pairs"),
     "short": (lambda g, w: [(g[:1], w)], ValueError, r"'kernel'.*shape.*\(2,\)"),
     "integers": (lambda g, w: [(tf.constant([1, 2]), w)], TypeError, "'kernel'.*int32"),

@@ -142,11 +142,7 @@ TREES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
         "linear/*",
     ),
     "Flax NNX, within a dict": (lambda: {"model": of_nnx()["linear"]}, ["model/bias", "model/kernel"], "model/kernel"),
-    "Equinox": (
-        of_equinox,
-        ["layers/0/bias", "layers/0/weight", "linear/bias", "linear/weight"],
-        "**/weight",
-    ),
+    "Equinox": (of_equinox, ["layers/0/bias", "layers/0/weight", "linear/bias", "linear/weight"], "**/weight"),
     "Equinox, partitioned": (
         lambda: eqx.partition(eqx_net(), eqx.is_inexact_array)[0],
         ["layers/0/bias", "layers/0/weight", "linear/bias", "linear/weight"],
@@ -174,10 +170,7 @@ TREES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
 }
 made = functools.cache(lambda name: TREES[name][0]())
 """A tree, which a process builds once."""
-TXS = {
-    "clip_norm": gx.clip_norm(0.01),
-    "chain": gx.chain(gx.clip_global_norm(0.5), gx.clip_value(0.1), gx.scale(-0.3)),
-}
+TXS = {"clip_norm": gx.clip_norm(0.01), "chain": gx.chain(gx.clip_global_norm(0.5), gx.clip_value(0.1), gx.scale(-0.3))}
 
 
 def by_path(tree: Any) -> dict[str, Any]:

@@ -149,10 +149,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
     "jax varying": ("replicated leaves would count as different in shard_map", varies),
     "jax muon_iteration": (BENCH, muon),
     "tensorflow may_record is_recorded": (READ, tape),
-    "tensorflow has_op": (
-        "override_gradients",
-        lambda p, tf: p.has_op("Identity") and not p.has_op("Identitty"),
-    ),
+    "tensorflow has_op": ("override_gradients", lambda p, tf: p.has_op("Identity") and not p.has_op("Identitty")),
     "tensorflow is_function is_xla control_flow_of": (
         "formulas would use ops that XLA lacks, and tensors would leave the branch that computes them",
         lambda p, tf: (

@@ -80,6 +80,16 @@ def test_steps_that_only_one_has_are_left_out(tmp_path: Path) -> None:
     assert found.steps == [0, 10] and found.within
 
 
+def test_a_tie_holds_at_the_steps_that_have_its_leaves(tmp_path: Path) -> None:
+    parts = dict(enumerate(np.random.default_rng(2).normal(size=(4, 2, 6, 4)).astype(np.float32)))
+    a = recorded(tmp_path / "a", {step: {"w": G, "emb": e, "head": h} for step, (e, h) in parts.items()})
+    b = recorded(
+        tmp_path / "b", {step: {"w": G} | ({} if step == 2 else {"emb": e + h}) for step, (e, h) in parts.items()}
+    )
+    first = gx.compare(a, b).findings[0]
+    assert first.kind == "tied" and "It holds at 3 of 4 steps" in first.text
+
+
 def test_a_tolerance_decides_alone(tmp_path: Path) -> None:
     a, b = recorded(tmp_path / "a", {0: {"w": G}}), recorded(tmp_path / "b", {0: {"w": G * np.float32(1.01)}})
     assert not gx.compare(a, b).within

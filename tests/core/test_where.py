@@ -111,9 +111,7 @@ def test_a_callable_tree_of_bools_is_a_tree() -> None:
             raise AssertionError("taken for a function")
 
     pytest.importorskip("jax").tree_util.register_pytree_with_keys(
-        Module,
-        lambda m: ([("bias", m.bias), ("kernel", m.kernel)], None),
-        lambda _, children: Module(*children),
+        Module, lambda m: ([("bias", m.bias), ("kernel", m.kernel)], None), lambda _, children: Module(*children)
     )
     import jax.numpy as jnp
 

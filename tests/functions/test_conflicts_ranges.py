@@ -52,8 +52,7 @@ def trees_of(rows: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode"),
-    [pytest.param(*where, marks=SLOW if where[1] == "compiled" else ()) for where in MODES],
+    ("framework", "mode"), [pytest.param(*where, marks=SLOW if where[1] == "compiled" else ()) for where in MODES]
 )
 def test_right_numbers_at_any_size(framework: str, mode: str) -> None:
     """Relative to the result's norm; in the leaf that only the second gradient has, to the leaf's."""

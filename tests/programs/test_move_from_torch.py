@@ -187,10 +187,7 @@ def test_a_run_of_torch_goes_on(framework: Any) -> None:
 
 IMAGES = np.sin(np.arange(2 * 6 * 6 * 4, dtype=np.float32)).reshape(2, 6, 6, 4)
 LAYERS = {
-    "Conv2d": (
-        lambda: torch.nn.Conv2d(4, 4, 3, padding="same"),
-        lambda nnx, rngs: nnx.Conv(4, 4, (3, 3), rngs=rngs),
-    ),
+    "Conv2d": (lambda: torch.nn.Conv2d(4, 4, 3, padding="same"), lambda nnx, rngs: nnx.Conv(4, 4, (3, 3), rngs=rngs)),
     "Conv2d, in groups": (
         lambda: torch.nn.Conv2d(4, 4, 3, padding="same", groups=2),
         lambda nnx, rngs: nnx.Conv(4, 4, (3, 3), feature_group_count=2, rngs=rngs),

@@ -324,7 +324,7 @@ def _tie(e: Evidence, side: Side, path: str, places: Sequence[int], step: int, l
     """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
     there = path in side.recording.shapes(step, e.tree)
     extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64) if there else None
-    for i in places if there else ():
+    for i in [i for i in places if there and e.has(i, e.tree, step)]:
         one, other = e.both(i, e.tree, step)[:: -1 if side.place else 1]
         sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
         if any(apart(whole, other) <= limit for whole in sums):
