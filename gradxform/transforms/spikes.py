@@ -112,7 +112,7 @@ def _loss(context: Context) -> Any:
             "skip_spikes(..., of='loss') needs the loss: write value=loss in tx.update, apply_ and GradientProcessor, "
             "optimizer.step(value=loss) after gx.torch.attach, optimizer.update(model, gradients, value=loss) of "
             "gx.mlx.wrap, optimizer.apply(gradients, variables, value=loss) of gx.keras.wrap (with Model.fit, in a "
-            "train_step of the model), and gx.jax.as_optax(tx) in optax"
+            "train_step of the model; a LossScaleOptimizer keeps it back), and gx.jax.as_optax(tx) in optax"
         )
     return float(value) if static(value) else number("skip_spikes", "value", value, hint=False)
 
