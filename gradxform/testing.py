@@ -77,7 +77,7 @@ def assert_parity(
         AssertionError: A result is farther off, or has another structure, dtype or shape; the message gives framework,
             mode, path, element and values.
         TypeError: A gradient is not a NumPy array.
-        ValueError: A framework is unknown.
+        ValueError: A framework is unknown, or there are no gradients.
 
     Example:
         >>> import numpy as np
@@ -91,6 +91,8 @@ def assert_parity(
     tx = as_transformation("assert_parity", tx)
     names = frameworks_or_installed("assert_parity", frameworks)
     params = grads if params is None else params
+    if not optree.tree_leaves(grads):
+        raise ValueError(f"assert_parity: there are no gradients in {grads!r}; hand in a tree of NumPy arrays")
     for what, tree in (("grads", grads), ("params", params)):
         for leaf in optree.tree_leaves(tree):
             if not isinstance(leaf, (np.ndarray, np.generic)):

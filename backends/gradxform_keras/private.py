@@ -64,6 +64,10 @@ class Steps(Optimizer):
 
     def apply(self, grads: Any, trainable_variables: Any = None, value: Any = None) -> None:
         """Update the variables; a skipped step does not count. The value is the loss."""
+        if len(grads) == 0 and not (self.built and not variables_of(self)):  # as JAX's fit of frozen models
+            raise ValueError(
+                "keras.wrap: there are no gradients; write optimizer.apply(gradients, variables), one for each variable"
+            )
         self._gradxform.begin(())
         with self._gradxform.loss(value):
             super().apply(grads, trainable_variables)

@@ -119,8 +119,6 @@ class Transforming(Optimizer):
         if isinstance(gradients, tuple):  # no module is one
             what = "the loss comes first in the result of value_and_grad"
             raise TypeError(f"mlx.wrap: the gradients are a tuple; {what}: loss, gradients = ...")
-        if all(leaf is None for leaf in dict(tree_flatten(gradients)).values()):
-            raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
         model.update(self.apply_gradients(gradients, model, value))
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
@@ -129,6 +127,8 @@ class Transforming(Optimizer):
 
     def _applied(self, gradients: Any, parameters: Any, value: Any, flushes: bool = False) -> Any:
         given = dict(tree_flatten(gradients))
+        if all(leaf is None for leaf in given.values()):
+            raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
         if not self._initialized:
             self.init(gradients, parameters)
         if strange := given.keys() - set(self._names):

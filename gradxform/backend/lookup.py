@@ -53,7 +53,7 @@ def _is_package(name: str, path: tuple[str, ...]) -> bool:
 def adapter(name: str) -> ModuleType:
     """Import the package `gradxform_<name>`; the ImportError says what to install."""
     package = f"gradxform_{name}"
-    if _in_torch() and package in sys.modules:  # torch cannot trace an import, which waits for one of another thread
+    if in_torch() and package in sys.modules:  # torch cannot trace an import, which waits for one of another thread
         return sys.modules[package]
     try:
         return importlib.import_module(package)
@@ -62,7 +62,7 @@ def adapter(name: str) -> ModuleType:
         raise ImportError(f"gradxform.{name} needs {error.name!r}, which is not installed{hint}") from error
 
 
-def _in_torch() -> bool:
+def in_torch() -> bool:
     """Whether torch compiles the current code."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
@@ -169,7 +169,7 @@ def _engine(tree: Any) -> Backend | None:
         TypeError: each engine finds a leaf that is not an array; names its path.
     """
     error, most = TypeError("no framework is imported"), -1
-    names = ["torch"] if _in_torch() else known()
+    names = ["torch"] if in_torch() else known()
     for engine in map(backend, [name for name in names if name in sys.modules or name in _others]):
         slots = engine.flatten(tree)[0]
         owners = [owner(unwrapped(slot)) for slot in slots]

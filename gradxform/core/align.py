@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import optree
 
 from gradxform.backend import lookup
@@ -189,8 +190,14 @@ def check_nothing(tree: Any, state: Any, start: Callable[[Any], Any]) -> None:
         ValueError: shows the tree.
     """
 
-    def shapes(state: Any) -> list[Any]:
-        return [getattr(leaf, "shape", ()) for leaf in optree.tree_leaves(state)]
+    def differ(one: Any, other: Any) -> bool:
+        if getattr(one, "shape", ()) != getattr(other, "shape", ()):
+            return True
+        owner = None if lookup.in_torch() else lookup.owner(one)
+        try:  # a state of numbers alone tells by its values, unless they are traced
+            return owner is not None and not np.array_equal(owner.to_numpy(one), other, equal_nan=True)
+        except Exception:
+            return False
 
     if tree is not None and optree.tree_leaves(tree, none_is_leaf=True):
         return
@@ -198,7 +205,8 @@ def check_nothing(tree: Any, state: Any, start: Callable[[Any], Any]) -> None:
         fresh = start(tree)
     except Exception:  # of a transform of the user's own, which says what it needs where it is asked
         return
-    if shapes(state) != shapes(fresh):
+    own, new = optree.tree_leaves(state), optree.tree_leaves(fresh)
+    if len(own) != len(new) or any(map(differ, own, new)):
         raise ValueError(f"there are no gradients in {tree!r}, but the state is of some. {_STATE}")
 
 

@@ -111,7 +111,7 @@ def paths(tree: Any) -> list[str]:
 
     Raises:
         TypeError: `tree` has no arrays, or arrays of two frameworks.
-        ValueError: A Keras model or optimizer is not built.
+        ValueError: A Keras model or optimizer is not built, or an iterator is used up.
 
     Example:
         >>> import numpy as np
@@ -122,8 +122,8 @@ def paths(tree: Any) -> list[str]:
     References:
         ``model.named_parameters()`` in PyTorch, `jax.tree_util.keystr`, ``Variable.path`` in Keras.
     """
-    if isinstance(tree, Iterator):
-        tree = list(tree)
+    if isinstance(tree, Iterator) and not (tree := list(tree)):
+        raise ValueError("paths: the iterator is used up after one pass; write list(...) of it")
     found = listed_paths(tree)
     if found is None and not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
         # Keras layers come first: on the PyTorch backend they are also modules.

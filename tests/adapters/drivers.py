@@ -556,7 +556,8 @@ class MlxWrap(Driver):
 
     def step(self, gradients: Leaves) -> None:
         given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
-        self.move(self.optimizer.apply_gradients, given or self.optimizer.update({}, {}), self.tree(self.params))
+        given = given or self.optimizer.apply_gradients({}, {})  # an error within mx.compile would spoil its arrays
+        self.move(self.optimizer.apply_gradients, given, self.tree(self.params))
 
     def flush(self) -> None:
         self.move(self.optimizer.flush, self.tree(self.params))

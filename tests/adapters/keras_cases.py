@@ -509,11 +509,24 @@ def test_a_wrapped_optimizer_is_pickled() -> None:
     assert type(again) is type(optimizer)
 
 
-def test_an_empty_step_after_one_that_was_skipped() -> None:
+def test_no_gradients_of_variables_are_an_error_also_after_a_skipped_step() -> None:
     optimizer, given = gx.keras.wrap(opt.SGD(1.0), gx.skip_nonfinite(gx.identity())), variables()
-    steps(optimizer, [G, [g * np.float32(np.nan) for g in G]], given)
-    optimizer.apply([], [])
-    assert int(optimizer.iterations) == 1
+    for _ in range(2):
+        for stateless in {False, BACKEND == "jax"}:
+            with pytest.raises(ValueError, match=r"no gradients; write optimizer\.apply\(gradients, variables\)"):
+                apply(optimizer, [], given, stateless)
+        steps(optimizer, [G, [g * np.float32(np.nan) for g in G]], given)
+    given[1].overwrite_with_gradient = True
+    optimizer.apply(tensors(G[1:]), given[1:])  # as in float8; the transform has no gradient, and the step counts
+    assert int(optimizer.iterations) == 3
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_a_model_without_trainable_variables_is_fit() -> None:
+    model = network()
+    model.trainable, before = False, bits(model.get_weights())
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.skip_nonfinite(gx.clip_norm(1.0))), loss="mse")
+    assert bits(fit(model).get_weights()) == before
 
 
 def test_keras_s_variables_are_leaves() -> None:

@@ -252,15 +252,25 @@ def test_the_state_of_another_transformation(framework: str, name: str) -> None:
         tx.update(grads, gx.EmptyState())
 
 
+PER_LEAF = {name: EACH_STATE[name] for name in ("chain", "accumulate", "clip_adagc")}
+GLOBAL = {
+    "clip_zscore": gx.clip_zscore(),
+    "clip_percentile": gx.clip_percentile(50.0),
+    "measure": gx.measure(gx.stop()),
+}
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("name", ["chain", "accumulate", "clip_adagc"])
+@pytest.mark.parametrize("name", [*PER_LEAF, *GLOBAL])
 def test_no_gradients_and_the_state_of_some(framework: str, name: str) -> None:
-    tx = EACH_STATE[name]
+    """A state of numbers alone is known to be of some once it has seen them."""
+    tx, grads = (PER_LEAF | GLOBAL)[name], tensors(framework, {"w": A})
+    state = tx.init(grads) if name in PER_LEAF else tx.update(grads, tx.init(grads))[1]
     for empty in ({}, [], *([None] if name != "clip_adagc" else [])):
         with pytest.raises(ValueError, match=r"there are no gradients in .*tx.init\(params\)"):
-            tx.update(empty, tx.init(tensors(framework, {"w": A})))
+            tx.update(empty, state)
         assert tx.update(empty, tx.init({}))[0] == empty
-    assert tx.update({"w": None}, tx.init(tensors(framework, {"w": A})))[0] == {"w": None}
+    assert tx.update({"w": None}, state)[0] == {"w": None}
 
 
 # --- variables -------------------------------------------------------------------------------------------------------

@@ -351,7 +351,10 @@ def test_paths_of_a_tree() -> None:
     assert gx.paths({"b": np.ones(1), "a": None}) == ["b"]
     assert gx.paths([]) == gx.paths({}) == gx.paths(None) == []
     assert gx.paths(np.ones(1)) == [""]
-    assert gx.paths(iter([np.ones(1), np.ones(1)])) == ["0", "1"]
+    given = iter([np.ones(1), np.ones(1)])
+    assert gx.paths(given) == ["0", "1"]
+    with pytest.raises(ValueError, match=r"used up.*write list"):
+        gx.paths(given)
     with pytest.raises(TypeError, match=r"'a'.*not an array"):
         gx.paths({"a": object()})
 

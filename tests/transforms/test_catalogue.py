@@ -589,6 +589,7 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "per_example_clip_norm({'w': np.ones((2, 3)), 'b': np.float32(1)}, 1.0)": "at 'b'",
         "per_example_clip_norm({'b': np.ones(3), 'w': np.ones((2, 3))}, 1.0)": "length 2 at 'w' and 3 at 'b'",
         "per_example_clip_norm({}, 1.0)": "no gradients",
+        "testing.assert_parity(clip_norm(1.0), {'w': None})": "no gradients in {'w': None}",
         "per_example_clip_norm([W], -1.0)": "max_norm must be at least 0",
         "mean([])": "a list of trees",
         "mean([{'w': W}, {'w': W, 'b': W}])": "differ at 'b'",
