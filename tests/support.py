@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -299,3 +300,25 @@ def one_sentence(message: str, *words: str) -> None:
         assert word in message, message
     assert len(message) <= 250, message
     assert "\n" not in message and not re.search(r"[.!?] +[A-Z]", message), message
+
+
+CODE = re.compile(
+    r"(?<![\w.'\"([{/=])(?:[a-z_]+(?:, [a-z_]+)* = )?(?:([a-z]+)[\w.]*\(|\[(?=[a-z]+ for )|\{(?=[a-z.]+: ))"
+)
+
+
+def run_advice(message: str, names: Callable[[], dict[str, Any]]) -> list[str]:
+    """Run each call and comprehension that a message says to write, and return them.
+
+    Left out: signatures, code with an ellipsis, of another framework's adapter, or which begins with no known name.
+    """
+    ran = []
+    for start in CODE.finditer(message):
+        opened = itertools.accumulate((c in "([{") - (c in ")]}") for c in message[start.end() - 1 :])
+        code, own = message[start.start() : start.end() + [*opened, 0].index(0)], names()
+        adapter = re.search(r"gx\.(jax|keras|mlx|numpy|tensorflow|torch)\.", code)
+        known = start[1] in (None, "list", *own) and (adapter is None or adapter[1] in own)
+        if known and "..." not in code and " *, " not in code:
+            exec(code, own)
+            ran.append(code)
+    return ran

@@ -73,7 +73,7 @@ _KINDS = {
     "nnx.Module": ("a Flax NNX module", "hand in nnx.grad(loss)(model)"),
     "nnx.Optimizer": ("a Flax optimizer", "give it optax.chain(tx, optax.adam(...))"),
     "haiku.Module": ("a Haiku module", "hand in jax.grad(loss)(params)"),
-    "mlx.Optimizer": ("an MLX optimizer", "write optimizer.update(model, tx(gradients))"),
+    "mlx.Optimizer": ("an MLX optimizer", "write gx.mlx.wrap(optimizer, tx)"),
     "gradxform_keras.Transforming": ("a wrapped optimizer", "write optimizer.gradient_transformation_state"),
     "gradxform_torch.Attached": ("the handle of gx.torch.attach", "of its state, write handle.state"),
     "gradxform_tensorflow.GradientProcessor": ("a processor", "of its state, write processor.state"),

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import Driver, Leaves, assembled
-from support import GRAPHS, XLA, array, assert_ulp, bits, slow
+from support import GRAPHS, XLA, array, assert_ulp, bits, run_advice, slow
 
 import gradxform as gx
 
@@ -793,10 +793,14 @@ if hasattr(opt, "MultiOptimizer"):
 
 @pytest.mark.parametrize(("typed", "error", "words"), WRONG, ids=lambda value: str(value)[:60])
 def test_a_wrong_call_says_what_to_write(typed: str, error: type[Exception], words: str) -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    names = {"gx": gx, "opt": opt, "tx": gx.clip_norm(1.0), "model": model, "optimizer": opt.SGD(0.1)}
-    with pytest.raises(error, match=re.escape(words)):
-        exec(typed, names | {"variables": variables(), "gradients": tensors(G)})
+    def names() -> dict[str, Any]:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        own = {"gx": gx, "keras": keras, "opt": opt, "tx": gx.clip_norm(1.0), "model": model, "optimizer": opt.SGD(0.1)}
+        return own | {"variables": variables(), "gradients": tensors(G)}
+
+    with pytest.raises(error, match=re.escape(words)) as caught:
+        exec(typed, names())
+    run_advice(str(caught.value), names)
 
 
 class Forgetful(Custom):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import types
 from typing import Any
 
 import pytest
+from support import run_advice
 
 import gradxform as gx
 
@@ -65,9 +67,22 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("typed", "error", "words"), WRONG, ids=lambda value: str(value)[:60])
 def test_a_wrong_call_says_what_to_write(typed: str, error: type[Exception], words: str) -> None:
-    net, tx = Net(), gx.clip_global_norm(1.0)
-    names: dict[str, Any] = {"gx": gx, "tf": tf, "keras": keras, "tx": tx, "net": net}
-    names |= {"pairs": [(tf.constant([3.0, 4.0]), net.w), (tf.constant(1.0), net.steps)]}
-    names |= {"processor": gx.tensorflow.GradientProcessor(tx, net)}
-    with pytest.raises(error, match=re.escape(words)):
-        eval(typed, names | {"old": tf.compat.v1.train.GradientDescentOptimizer(0.1)})
+    def names() -> dict[str, Any]:
+        net, tx, old = Net(), gx.clip_global_norm(1.0), tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        model, processor = keras.Sequential([keras.layers.Dense(1)]), gx.tensorflow.GradientProcessor(tx, net)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(net.w)
+        more = {
+            "tensorflow": tf,
+            "optimizer": old,
+            "module": types.SimpleNamespace(parameters=list),
+            "shape": (None, 2),
+            "variables": [net.w],
+        }
+        more |= {"gradients": [tf.ones(2)], "grads_and_vars": [(tf.ones(2), net.w)]}
+        pairs = [(tf.constant([3.0, 4.0]), net.w), (tf.constant(1.0), net.steps)]
+        return {**globals(), **locals(), **more}
+
+    with pytest.raises(error, match=re.escape(words)) as caught:
+        eval(typed, names())
+    run_advice(str(caught.value), names)

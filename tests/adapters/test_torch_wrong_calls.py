@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp
+from support import assert_ulp, run_advice
 
 import gradxform as gx
 
@@ -92,11 +92,25 @@ VALUES = [
 
 @pytest.mark.parametrize(("typed", "words"), [*WRONG, *VALUES], ids=lambda value: value[:60])
 def test_a_wrong_call_says_what_to_write(typed: str, words: str) -> None:
-    trained = model()
-    own = torch.optim.SGD(trained.named_parameters(), lr=0.1)
-    names = {"gx": gx, "torch": torch, "np": np, "tx": TX, "model": trained, "optimizer": own}
-    with pytest.raises(ValueError if (typed, words) in VALUES else TypeError, match=re.escape(words)):
-        eval(typed, {**names, "scheduler": torch.optim.lr_scheduler.StepLR(own, 1)})
+    def names() -> dict[str, Any]:
+        trained = model()
+        own = torch.optim.SGD(trained.named_parameters(), lr=0.1)
+        more = {"scheduler": torch.optim.lr_scheduler.StepLR(own, 1), "module": trained, "p": trained.weight}
+        more |= {"loss": trained.weight.sum(), "gradients": [torch.ones(2)], "pairs": [(torch.ones(2), trained.weight)]}
+        return {
+            "gx": gx,
+            "torch": torch,
+            "tx": TX,
+            "model": trained,
+            "optimizer": own,
+            "state": (),
+            "params": (),
+            **more,
+        }
+
+    with pytest.raises(ValueError if (typed, words) in VALUES else TypeError, match=re.escape(words)) as caught:
+        eval(typed, names() | {"np": np})
+    run_advice(str(caught.value), names)
 
 
 class Tied(torch.nn.Module):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import EAGER, one_sentence, slow
+from support import EAGER, one_sentence, run_advice, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -329,6 +329,8 @@ def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
     with pytest.raises(TypeError) as caught:
         eval(typed, {**names, "tx": gx.clip_norm(1.0), "net": NnxNet(nnx.Rngs(0))})
     one_sentence(str(caught.value), *words)
+    own = {"gx": gx, "jax": jax, "loss": jnp.sum, "params": jnp.ones(2), "optimizer": optax.sgd(0.1), "where": "w"}
+    run_advice(str(caught.value), lambda: dict(own))
 
 
 def test_a_haiku_module_is_no_tree_of_gradients() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import EVERYWHERE, PROCESSES, one_sentence, python, slow, tensors
+from support import EVERYWHERE, PROCESSES, one_sentence, python, run_advice, slow, tensors
 
 import gradxform as gx
 from gradxform.backend.errors import meant
@@ -223,6 +223,18 @@ def test_a_wrong_call(call: str, error: type[Exception], words: list[str]) -> No
     with pytest.raises(error) as caught:
         eval(call, {**vars(np), **globals(), "pickle": pickle})
     one_sentence(str(caught.value), *words)
+    tx = gx.accumulate(gx.stop(), 2) if "flush" in call else gx.stop()
+    trees = dict.fromkeys(("gradients", "params", "updates", "result"), GRADS)
+    numbers = dict.fromkeys(("decay", "factor", "max_abs", "max_norm"), 0.5)
+    names = {"gx": gx, "numpy": np, "tx": tx, "txs": [tx], "state": tx.init(GRADS), "every": 2, **trees, **numbers}
+    run_advice(str(caught.value), lambda: dict(names))
+
+
+def test_code_of_a_message_is_run() -> None:
+    message = "f: no; write x = f(a, (1,)), [g for g in a], gx.torch.no(x), f(...), f(a, *, b=1), f(2) or array(3)"
+    assert run_advice(message, lambda: {"f": print, "a": [1]}) == ["x = f(a, (1,))", "[g for g in a]", "f(2)"]
+    with pytest.raises(AttributeError, match="nowhere"):
+        run_advice("write a.nowhere()", lambda: {"a": 1})
 
 
 def test_a_state_of_a_shorter_chain_says_how_to_keep_the_places() -> None:
