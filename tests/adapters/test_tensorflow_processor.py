@@ -319,10 +319,6 @@ def test_variables_are_chosen_by_identity() -> None:
     inside = [(tf.constant(W), v) for v in (first, second, third.value)]
     assert len(gx.tensorflow.apply(gx.freeze(third), inside)) == 2
     assert repr(gx.freeze([second, third])) == "freeze(<w, k>)"
-    masked = gx.tensorflow.GradientProcessor(gx.masked(gx.trace(0.5), second), [first, second])
-    for _ in range(2):
-        (one, _), (two, _) = masked(pairs[:2])
-    assert (one.numpy().tolist(), two.numpy().tolist()) == ([3.0, 4.0], [4.5, 6.0])
 
 
 def test_paths_of_variables() -> None:

@@ -80,10 +80,7 @@ WRONG = [
 ]
 VALUES = [
     *((f"gx.torch.attach(optimizer, tx, on={on!r})", "on must be") for on in ("update", None, True, ["updates"])),
-    (
-        "gx.torch.attach(torch.optim.SGD(model.parameters()), gx.freeze('body'))",
-        "gx.torch.attach(optimizer, tx, names=model)",
-    ),
+    ("gx.torch.attach(torch.optim.SGD(model.parameters()), gx.freeze('body'))", "attach(optimizer, tx, names=model)"),
     ("gx.torch.apply_(gx.freeze('weight'), model.parameters())", APPLY),
     *((f"gx.torch.{call}(tx, {none})", "used up") for call in ("apply_", "init") for none in ("[]", "iter([])", "{}")),
     ("gx.trace(0.9).update([np.ones(2)], gx.trace(0.9).init([torch.ones(2)]))", "gx.from_numpy"),

@@ -310,10 +310,7 @@ TYPED = [
     ("gx.global_norm(FlaxNet())", "this is a Flax module (FlaxNet)", "jax.grad(loss)(params)"),
     ("gx.clip_norm(FlaxNet())", "max_norm", "jax.grad(loss)(params)"),
     ("gx.chain(tx, nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param))", "optax.chain(tx, optax.adam(...))"),
-    (
-        "gx.chain(tx, TrainState.create(apply_fn=None, params={}, tx=optax.sgd(0.1)))",
-        "optax.chain(tx, optax.adam(...))",
-    ),
+    ("gx.chain(tx, TrainState.create(apply_fn=None, params={}, tx=optax.sgd(0.1)))", "give it tx=optax.chain(tx, "),
     ("gx.chain(tx, optax.adam)", "call it first"),
     ("gx.chain(tx, net)", "NnxNet(", "a Flax NNX module"),
     ("gx.jax.freeze('linear/**', optax.sgd(0.1))", "write gx.jax.freeze(optimizer, where)"),

@@ -688,7 +688,7 @@ def test_orders_that_are_surely_wrong() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gx.chain(gx.accumulate(gx.chain(clip, decay), 2), clip, gx.freeze("**"), gx.scale(-0.1)).init({"w": np.ones(2)})
-        gx.chain(gx.freeze("**"), decay)
+        gx.chain(gx.freeze("**"), decay, gx.ema(0.9)).init({"w": np.ones(2)})
         gx.chain(gx.clip_value(1.0), gx.clip_spikes(), gx.zero_nonfinite(), clip, gx.ema(0.9), gx.skip_large(clip, 2.0))
         gx.chain(clip, gx.skip_nonfinite(gx.chain(clip, gx.ema(0.9))))
         gx.chain(gx.chain(gx.zero_nonfinite(), clip), gx.trace(0.9), gx.zero_nonfinite())
