@@ -314,8 +314,10 @@ def run_advice(message: str, names: Callable[[], dict[str, Any]]) -> list[str]:
     """
     ran = []
     for start in CODE.finditer(message):
-        opened = itertools.accumulate((c in "([{") - (c in ")]}") for c in message[start.end() - 1 :])
-        code, own = message[start.start() : start.end() + [*opened, 0].index(0)], names()
+        rest, own = message[start.end() - 1 :] + " ", names()
+        opened = itertools.accumulate((c in "([{") - (c in ")]}") for c in rest)
+        end = next((i for i, deep in enumerate(opened, 1) if not deep and rest[i : i + 1] != "("), 0)
+        code = message[start.start() : start.end() - 1] + rest[:end]
         adapter = re.search(r"gx\.(jax|keras|mlx|numpy|tensorflow|torch)\.", code)
         known = start[1] in (None, "list", *own) and (adapter is None or adapter[1] in own)
         if known and "..." not in code and " *, " not in code:

@@ -23,15 +23,6 @@ def variable(value: Any = (0.0, 0.0), name: str = "w") -> Any:
     return tf.Variable(np.asarray(value, np.float32), name=name)
 
 
-def test_a_keras_variable_and_the_one_of_tensorflow_inside_of_it_are_one() -> None:
-    made = keras.Variable(W, name="w")
-    for inside, outside in ((made, made.value), (made.value, made)):
-        processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), [inside])
-        ((gradient, back),) = processor([(tf.constant(W), outside)])
-        assert back is outside
-        assert bits(gradient) == bits(W)
-
-
 # --- lists of pairs --------------------------------------------------------------------------------------------------
 
 
@@ -83,24 +74,15 @@ def test_a_state_is_not_set_within_a_graph() -> None:
 
     with pytest.raises(RuntimeError, match=r"GradientProcessor: set the state eagerly"):
         step()
-    with pytest.raises(ValueError, match=r"'trace/w' has shape \(3,\), but the state needs \(2,\)"):
-        processor.state = {"trace": {"w": np.zeros(3, np.float32)}}
 
 
 def test_two_variables_of_one_name_have_a_state_each() -> None:
     made = [tf.Variable([0.0, 0.0], name="w") for _ in range(3)]
     processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), made)
     for _ in range(2):
-        pairs = processor([(tf.constant(W) * float(i), v) for i, v in enumerate(made)])
+        pairs = processor([(W * np.float32(i), v) for i, v in enumerate(made)])  # NumPy's are adopted
     assert [g.numpy().tolist() for g, _ in pairs] == [[0.0, 0.0], [4.5, 6.0], [9.0, 12.0]]
     assert set(processor.state.trace) == {"w", "w_1", "w_2"}
-
-
-def test_numpy_gradients_are_adopted() -> None:
-    w = variable()
-    ((gradient, _),) = gx.tensorflow.GradientProcessor(gx.trace(0.5), [w])([(W, w)])
-    assert tf.is_tensor(gradient)
-    assert bits(gradient) == bits(W)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -313,21 +295,20 @@ def test_variables_are_chosen_by_identity() -> None:
     for where in ([second, third], [second, third.value], [second, "k"]):
         tx = gx.freeze(where)
         assert [v is first for _, v in gx.tensorflow.apply(tx, pairs)] == [True]
-        assert [v is first for _, v in gx.tensorflow.GradientProcessor(tx, [first, second, third])(pairs)] == [True]
+        for own in (third, third.value):
+            left = gx.tensorflow.GradientProcessor(gx.chain(tx, gx.trace(0.5)), [first, second, own])(pairs)
+            assert [v is first for _, v in left] == [True]
         compiled = tf.function(lambda tx=tx: [g for g, _ in gx.tensorflow.apply(tx, pairs)])
         assert len(compiled()) == 1
     inside = [(tf.constant(W), v) for v in (first, second, third.value)]
     assert len(gx.tensorflow.apply(gx.freeze(third), inside)) == 2
+    assert gx.tensorflow.GradientProcessor(gx.trace(0.5), [third])(inside[2:])[0][1] is third.value
     assert repr(gx.freeze([second, third])) == "freeze(<w, k>)"
 
 
 def test_paths_of_variables() -> None:
     first, second = variable(name="a/w"), variable(name="a/b")
-    for given in (
-        [first, second],
-        ((tf.constant(W), first), (None, second)),
-        zip([W, W], [first, second], strict=True),
-    ):
+    for given in ([first, second], ((tf.constant(W), first), (None, second)), iter([(W, first), (W, second)])):
         assert gx.paths(given) == ["a/w", "a/b"]
     assert gx.paths(gx.tensorflow.GradientProcessor(gx.trace(0.5), [first, second])) == ["a/b", "a/w"]
     assert gx.paths({"x": first, "y": [second]}) == ["x", "y/0"]

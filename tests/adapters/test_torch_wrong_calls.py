@@ -38,6 +38,7 @@ WRONG = [
     ("gx.torch.apply_(tx, model, True)", "write return_norm=True by name"),
     ("gx.torch.apply_(gx.trace(0.9), model, False)", "write return_norm=False by name"),
     ("gx.torch.apply_(tx, model.parameters)", "; call it"),
+    ("gx.torch.apply_(gx.trace(0.9), model)", "state = gx.torch.apply_(tx, parameters, state)"),
     *((f"gx.torch.apply_(tx, {given})", f"got {given}") for given in (None, 3, 1.5)),
     *((f"gx.torch.apply_(tx, [model.bias, {i}])", "item 1 is neither") for i in (3, None, "('w', 3)", "['w', None]")),
     ("gx.torch.init(model, tx)", "gx.torch.init(tx, model)"),
@@ -82,6 +83,7 @@ VALUES = [
     *((f"gx.torch.attach(optimizer, tx, on={on!r})", "on must be") for on in ("update", None, True, ["updates"])),
     ("gx.torch.attach(torch.optim.SGD(model.parameters()), gx.freeze('body'))", "attach(optimizer, tx, names=model)"),
     ("gx.torch.apply_(gx.freeze('weight'), model.parameters())", APPLY),
+    ("tx([(p.grad, p) for p in model.parameters()])", "gx.torch.apply_(tx, parameters)"),
     *((f"gx.torch.{call}(tx, {none})", "used up") for call in ("apply_", "init") for none in ("[]", "iter([])", "{}")),
     ("gx.trace(0.9).update([np.ones(2)], gx.trace(0.9).init([torch.ones(2)]))", "gx.from_numpy"),
 ]
@@ -90,20 +92,12 @@ VALUES = [
 @pytest.mark.parametrize(("typed", "words"), [*WRONG, *VALUES], ids=lambda value: value[:60])
 def test_a_wrong_call_says_what_to_write(typed: str, words: str) -> None:
     def names() -> dict[str, Any]:
-        trained = model()
+        trained, gradients = model(), [torch.ones(2)]
         own = torch.optim.SGD(trained.named_parameters(), lr=0.1)
-        more = {"scheduler": torch.optim.lr_scheduler.StepLR(own, 1), "module": trained, "p": trained.weight}
-        more |= {"loss": trained.weight.sum(), "gradients": [torch.ones(2)], "pairs": [(torch.ones(2), trained.weight)]}
-        return {
-            "gx": gx,
-            "torch": torch,
-            "tx": TX,
-            "model": trained,
-            "optimizer": own,
-            "state": (),
-            "params": (),
-            **more,
-        }
+        found = {"gx": gx, "torch": torch, "tx": TX, "model": trained, "module": trained, "optimizer": own, "state": ()}
+        found |= {"parameters": list(trained.parameters()), "params": (), "p": trained.weight, "gradients": gradients}
+        found |= {"loss": trained.weight.sum(), "pairs": [(gradients[0], trained.weight)]}
+        return found | {"scheduler": torch.optim.lr_scheduler.StepLR(own, 1)}
 
     with pytest.raises(ValueError if (typed, words) in VALUES else TypeError, match=re.escape(words)) as caught:
         eval(typed, names() | {"np": np})

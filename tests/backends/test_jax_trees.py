@@ -326,7 +326,8 @@ def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
     with pytest.raises(TypeError) as caught:
         eval(typed, {**names, "tx": gx.clip_norm(1.0), "net": NnxNet(nnx.Rngs(0))})
     one_sentence(str(caught.value), *words)
-    own = {"gx": gx, "jax": jax, "loss": jnp.sum, "params": jnp.ones(2), "optimizer": optax.sgd(0.1), "where": "w"}
+    own = names | {"jax": jax, "params": jnp.ones(2), "model": NnxNet(nnx.Rngs(0)), "where": "w"}
+    own |= {"optimizer": optax.sgd(0.1), "loss": lambda tree: sum(map(jnp.sum, jax.tree.leaves(tree)))}
     run_advice(str(caught.value), lambda: dict(own))
 
 

@@ -224,15 +224,16 @@ def test_a_wrong_call(call: str, error: type[Exception], words: list[str]) -> No
         eval(call, {**vars(np), **globals(), "pickle": pickle})
     one_sentence(str(caught.value), *words)
     tx = gx.accumulate(gx.stop(), 2) if "flush" in call else gx.stop()
-    trees = dict.fromkeys(("gradients", "params", "updates", "result"), GRADS)
+    trees = {key: {"w": W.copy(), "b": None} for key in ("gradients", "params", "updates", "result")}
     numbers = dict.fromkeys(("decay", "factor", "max_abs", "max_norm"), 0.5)
     names = {"gx": gx, "numpy": np, "tx": tx, "txs": [tx], "state": tx.init(GRADS), "every": 2, **trees, **numbers}
     run_advice(str(caught.value), lambda: dict(names))
 
 
 def test_code_of_a_message_is_run() -> None:
-    message = "f: no; write x = f(a, (1,)), [g for g in a], gx.torch.no(x), f(...), f(a, *, b=1), f(2) or array(3)"
-    assert run_advice(message, lambda: {"f": print, "a": [1]}) == ["x = f(a, (1,))", "[g for g in a]", "f(2)"]
+    message = "f: no; write x = f(a, (1,)), [g for g in a], gx.torch.no(x), f(...), f(a, *, b=1), f(f)(2) or array(3)"
+    wanted = ["x = f(a, (1,))", "[g for g in a]", "f(f)(2)"]
+    assert run_advice(message, lambda: {"f": lambda *given: print, "a": [1]}) == wanted
     with pytest.raises(AttributeError, match="nowhere"):
         run_advice("write a.nowhere()", lambda: {"a": 1})
 
