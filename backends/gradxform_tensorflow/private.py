@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.framework import op_callbacks, op_def_registry
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import control_flow_ops, control_flow_util
 
 GRADIENT_OVERRIDE = "_gradient_op_type"
@@ -85,19 +85,3 @@ def value_of(variable: Any) -> Any:
 def clipped_by(optimizer: Any, gradients: Any) -> Any:
     """What a Keras optimizer does to gradients before its step."""
     return optimizer._clip_gradients(gradients)
-
-
-def names_of_ops(function: Callable[..., Any], *args: Any) -> list[str]:
-    """Names of the ops of an eager call."""
-    names: list[str] = []
-
-    def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        if graph is None:
-            names.append(kind.decode() if isinstance(kind, bytes) else kind)
-
-    op_callbacks.add_op_callback(note)
-    try:
-        function(*args)
-    finally:
-        op_callbacks.remove_op_callback(note)
-    return names

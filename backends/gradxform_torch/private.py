@@ -14,9 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["FakeTensor", "StorageWeakRef", "TorchDispatchMode", "pytree"]
+__all__ = ["FakeTensor", "StorageWeakRef", "pytree"]
 
 # One call for many tensors. torch.optim is built on them; PyTorch has no public name for them.
 foreach_add = torch._foreach_add
@@ -66,11 +65,6 @@ def device_types(group: Any) -> set[str]:
 def split_factor(placement: Any) -> int | None:
     """The number of parts that a strided shard has pieces of, as of FSDP2 over tensor parallelism; None for others."""
     return getattr(placement, "split_factor", None)
-
-
-def is_compiled(function: Any) -> bool:
-    """Whether torch.compile made a function."""
-    return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:

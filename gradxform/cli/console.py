@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 import gradxform
@@ -29,16 +28,6 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table: first column left-aligned, the others right-aligned."""
     lines = [headers, ["---", *("---:" for _ in headers[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def amount(value: int | None) -> str:
-    """Format a count; a dash if unknown."""
-    return "-" if value is None else f"{value:,}"
-
-
-def size(value: int | None) -> str:
-    """Format a number of bytes in a suitable unit; a dash if unknown."""
-    return "-" if value is None else decimal(value)
 
 
 def versions() -> dict[str, str]:

@@ -14,11 +14,6 @@ from gradxform.cli.options import DEVICES, listed
 from gradxform.proof.place import Absent, Place
 from gradxform.testing import frameworks_or_installed
 
-OPERATIONS = (
-    "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
-    "steps on the CPU, where NumPy does part of the work"
-)
-
 
 def parse(command: str, asked: str) -> tuple[str, int]:
     """Split a device into its name and index.

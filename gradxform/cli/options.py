@@ -17,7 +17,7 @@ Chain = Annotated[str, _CHAIN]
 OptionalChain = Annotated[str | None, _CHAIN]
 Gradients = Annotated[Path | None, typer.Option(help="An .npz or .safetensors file with one array per gradient.")]
 Frameworks = Annotated[str | None, typer.Option(help="Some of numpy,jax,tensorflow,torch; all by default.")]
-_WORDS = f"One of {', '.join(DEVICES)}, optionally with an index: cuda:1. Also counts operations and memory."
+_WORDS = f"One of {', '.join(DEVICES)}, optionally with an index: cuda:1."
 Device = Annotated[str | None, typer.Option(help=_WORDS)]
 
 

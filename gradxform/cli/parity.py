@@ -13,7 +13,7 @@ from rich.table import Table
 
 import gradxform
 from gradxform.cli import device as devices
-from gradxform.cli.console import amount, quiet, size
+from gradxform.cli.console import quiet
 from gradxform.cli.demo.task import gradients_of_digits
 from gradxform.cli.gradients import read
 from gradxform.cli.options import DEFAULT_CHAIN, Chain, Device, Frameworks, Gradients
@@ -44,10 +44,6 @@ def run(
     results, wanted = measured(tx, cases, names, places)
     table, over = _table(list(cases), results, wanted)
     console.print(table)
-    if places:
-        name, tree = next(iter(cases.items()))
-        console.print(_costs(tx, name, tree, places))
-        typer.echo(f"{devices.OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown")
     largest = _between(results) or "none, all are bit-identical"
     console.print(f"largest difference between two frameworks or modes: {largest}", highlight=False)
     if over:
@@ -81,21 +77,6 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
         "0-d": {"w": np.asarray(7.0, np.float32)},
         "mixed dtypes": {"w": 10 * single, "b": single[:1].astype(np.float16), "c": wide},
     }
-
-
-def _costs(tx: GradientTransformation, name: str, tree: Any, places: Mapping[str, Place]) -> Table:
-    """Return the cost of a step by framework and mode."""
-    about = f"one step on {name}, {len(tree)} leaves, {size(sum(leaf.nbytes for leaf in tree.values()))}"
-    table = Table("framework and mode", "ran on", title=about, title_justify="left")
-    for header in ("operations", "peak memory", "read and written"):
-        table.add_column(header, justify="right")
-    with Console().status("counting ..."), quiet():
-        for framework, place in places.items():
-            for mode in () if place.lacks(tree) else parity.modes_of(framework):
-                cost = parity.cost(tx, tree, framework, mode, place)
-                numbers = amount(cost.operations), size(cost.peak), size(cost.accessed)
-                table.add_row(f"{framework} {mode}", str(place), *numbers)
-    return table
 
 
 def _table(

@@ -12,7 +12,7 @@ import optree
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
+from gradxform.proof.place import Place
 from gradxform.proof.reference import references
 from gradxform.proof.ulp import apart, budget
 
@@ -136,16 +136,6 @@ def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[.
 def beside(tx: GradientTransformation, params: Any) -> dict[str, Any]:
     """The extra arguments of an update: the parameters serve as gradients where updates need them."""
     return {"gradients": params} if "gradients" in tx.traits.needs else {}
-
-
-def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:
-    """Measure the cost of a step on a tree of NumPy arrays at a place, after a first step."""
-    function = _step(tx, lookup.backend(framework), mode)
-    with place.on():
-        own = optree.tree_map(place.put, tree)
-        state = tx.init(own)
-        function(own, state, own)
-        return place.cost(function, own, state, own)
 
 
 def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | None = None) -> Result:

@@ -1,28 +1,17 @@
-"""Devices of frameworks, and the cost of a step on them."""
+"""Devices of frameworks."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import optree
 
 
 class Absent(LookupError):
     """A framework does not have the requested device; the text says why."""
-
-
-class Cost(NamedTuple):
-    """The cost of one step on a device; None if unknown."""
-
-    operations: int | None = None
-    """Launches of an eager step, or operations of a compiled module or a graph."""
-    peak: int | None = None
-    """Peak bytes beyond the arguments, including results."""
-    accessed: int | None = None
-    """Bytes read and written, as counted by the compiler."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +28,6 @@ class Place:
     """A context in which code runs on this device."""
     lies: Callable[[Any], bool] = lambda leaf: True
     """Whether an array is on this device."""
-    cost: Callable[..., Cost] = lambda function, *args: Cost()
-    """`cost(function, *args)`: the cost of a call, eager or compiled by the framework."""
     without: tuple[str, ...] = ()
     """The dtypes that the device does not support."""
     wait: Callable[[Any], Any] = lambda result: None

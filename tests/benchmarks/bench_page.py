@@ -41,13 +41,11 @@ Rows = dict[tuple[str, str], float]
 
 def page(found: dict[str, Any]) -> str:
     """The Markdown page: legend, one folded table per tree, provenance."""
-    measured = any(line[side]["memory"] is not None for line in found["lines"] for side in ("gradxform", "native"))
-    shown = len(HEADERS) if "device" in found else len(HEADERS) - 1 if measured else len(HEADERS) - 2
-    names = ["mode", "chain", *(" ".join(header.split()) for header in HEADERS[:shown])]
+    names = ["mode", "chain", *(" ".join(header.split()) for header in HEADERS)]
     parts = [verdict(found["lines"]) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
     for tree, about in found["trees"].items():
         lines = [line for line in found["lines"] if line["tree"] == tree]
-        rows = ([label(line), str(line["chain"]), *cells(line, about)[:shown]] for line in lines)
+        rows = ([label(line), str(line["chain"]), *cells(line, about)] for line in lines)
         parts.append(folded(heading(tree, about), table(names, rows)))
     parts.append(f"Written by `{found['command']}` on {found['date'][:10]}: {_machine(found)}; {_versions(found)}.")
     return "\n\n".join(parts) + "\n"

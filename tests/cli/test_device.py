@@ -1,9 +1,8 @@
-"""`--device`: where each framework runs, at what cost, and one sentence if there is no such device."""
+"""`--device`: where each framework runs, and one sentence if there is no such device."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import types
@@ -18,7 +17,6 @@ from support import FRAMEWORKS, PROCESSES, XLA, slow
 from typer.testing import CliRunner
 from without_float64 import indexing
 
-import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.cli import app, device
 from gradxform.cli.bench import run as bench
@@ -26,7 +24,6 @@ from gradxform.cli.bench.timing import Effort
 from gradxform.cli.bench.workloads import CHAINS
 from gradxform.cli.demo.task import digits
 from gradxform.cli.frameworks import program, title
-from gradxform.proof import parity
 from gradxform.proof.place import Absent, Place
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -60,16 +57,12 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
     result = invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
     assert f"in {title(framework)} on cpu" in result.output
-    for mode in parity.modes_of(framework):
-        (line,) = re.findall(rf"^│ {framework} {mode} .*│ cpu .*$", result.output, re.MULTILINE)
-        assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # the only one that reports everything
-    assert "one step on g.npz, 2 leaves, 16 bytes" in result.output
 
 
 @slow(XLA, framework=("jax", "tensorflow"))
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
-def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Path) -> None:
+def test_the_benchmark_says_where_it_ran(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     arguments = ["bench", "--frameworks", framework, "--trees", "mlp", "--device", "cpu", "--out", str(tmp_path)]
     result = invoke(app, arguments, env={"COLUMNS": "80"})
@@ -78,12 +71,8 @@ def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Pa
     assert "…" not in result.output
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["device"], found["devices"]) == ("cpu", {framework: "cpu"})
-    for line in found["lines"]:
-        for side in ("gradxform", "native"):
-            assert ((line[side]["operations"] or 0) > 2) == (line["mode"] in ("jit", "graph"))
     page = bench_page.page(found)
     assert f"; {title(framework)} on cpu; " in page
-    assert "operations gx/native |" in page
     assert f"\nWritten by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`" in page
 
 
@@ -189,9 +178,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda of: f"SIMULATED {of.type}")
-    for name, value in (("synchronize", None), ("reset_peak_memory_stats", None), ("memory_allocated", 1000)):
-        monkeypatch.setattr(torch.cuda, name, lambda of, value=value: value)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda of: 1600)
     with FakeTensorMode(allow_non_fake_inputs=True), indexing():
         yield torch
 
@@ -210,11 +196,6 @@ def test_pytorch_on_a_device(asked: str, words: str, simulated: Any) -> None:
     assert not place.lies(simulated.ones(3))
     with pytest.raises(Absent, match=r"which sees no .*:1: there is 1"):
         device.find("torch", asked, 1)
-    cost = place.cost(gx.clip_global_norm(1.0), tree)
-    assert cost.operations > 1
-    if asked == "cuda":
-        assert cost.operations < 60
-    assert cost.peak == (600 if asked == "cuda" else None)  # from the allocator
 
 
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
@@ -227,7 +208,6 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
     for side in bench.sides("torch", chosen, CHAINS[3], tree, place):
         result = side.run()
         assert result is None or all(map(place.lies, result))
-        assert side.cost().operations >= 3
 
 
 @pytest.mark.parametrize("asked", ["cuda", "mps"])

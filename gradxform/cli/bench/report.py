@@ -9,8 +9,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from gradxform.cli.bench.workloads import chain_title
-from gradxform.cli.console import amount
-from gradxform.cli.device import OPERATIONS
 from gradxform.cli.frameworks import title
 
 Line = Mapping[str, Any]
@@ -23,11 +21,8 @@ HEADERS = (
     "\nquartiles",
     "times\nfloor",
     "first s\ngx/native",
-    "extra MB\ngx/native",
-    "operations\ngx/native",
 )
-"""Of `cells`. Memory and operations are counted if a device is asked for."""
-_MEMORY = "extra MB: rise in memory during a call, including the result, as the framework counts it; - if unknown"
+"""Of `cells`."""
 
 
 def heading(tree: str, about: Mapping[str, Any]) -> str:
@@ -50,27 +45,24 @@ def cells(line: Line, about: Mapping[str, Any]) -> list[str]:
         f"{_ratio(ratio['low'])}-{_ratio(ratio['high'])}",
         _number(sides[0]["seconds"]["median"] / about["floor"]["median"]),
         "/".join(f"{side['first']:.1f}" for side in sides),
-        "/".join("-" if side["memory"] is None else f"{side['memory'] / 1e6:.0f}" for side in sides),
-        "/".join(amount(side.get("operations")) for side in sides),
     ]
 
 
-def table(tree: str, about: Mapping[str, Any], lines: Sequence[Line], counted: bool) -> Table:
-    """Return the terminal table of one tree. Costs, if counted, replace quartiles and floor: 80 characters.
+def table(tree: str, about: Mapping[str, Any], lines: Sequence[Line]) -> Table:
+    """Return the terminal table of one tree.
 
     A ratio is green if faster, red if slower, yellow if its quartiles contain 1.
     """
-    columns = (0, 1, 2, 5, 6, 7) if counted else range(6)
     made = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{heading(tree, about)}", title_justify="left")
     made.add_column("\nmode", no_wrap=True)
-    for header in ("\nchain", *(HEADERS[i] for i in columns)):
+    for header in ("\nchain", *HEADERS):
         made.add_column(header, justify="right", no_wrap=True)
     last = ""
     for line in lines:
         found, ratio, mode = cells(line, about), line["ratio"], label(line)
         colour = "green" if ratio["high"] < 1 else "bold red" if ratio["low"] > 1 else "yellow"
         found[2] = f"[{colour}]{found[2]}[/]"
-        made.add_row("" if mode == last else mode, str(line["chain"]), *(found[i] for i in columns))
+        made.add_row("" if mode == last else mode, str(line["chain"]), *found)
         last = mode
     return made
 
@@ -84,15 +76,13 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
-def explanation(counted: bool) -> list[str]:
-    """Explain the columns, a line each."""
-    return [
-        "gx: gradxform; native: the framework's own functions",
-        "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
-        "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
-        "first s: seconds of the first call, including tracing and compilation",
-        *([_MEMORY, OPERATIONS] if counted else []),
-    ]
+EXPLANATION = (
+    "gx: gradxform; native: the framework's own functions",
+    "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
+    "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
+    "first s: seconds of the first call, including tracing and compilation",
+)
+"""Of the columns, a line each."""
 
 
 def verdict(lines: Sequence[Line]) -> str:

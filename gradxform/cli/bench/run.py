@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), 0, "all chains, see --full")
 FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), 3, "chains longer than 3")
-_UNITS = {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"}
+_UNITS = {"seconds": "s", "first": "s", "floor": "s", "ratio": "gradxform / native"}
 
 
 def run(
@@ -99,7 +99,7 @@ def run(
     if load is not None and load > cores / 2:
         busy = f"this machine is busy (load {load:.1f} on {cores} cores): expect noisy ratios and long times"
         typer.secho(busy, fg="yellow")
-    found, lines = _measured(plan, places, device is not None)
+    found, lines = _measured(plan, places)
     if not lines:
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
@@ -108,7 +108,7 @@ def run(
     left_out = f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"
     about["explanation"] = [
         *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
-        *report.explanation(device is not None),
+        *report.EXPLANATION,
         *([left_out] if compiled and large else []),
     ]
     typer.echo("\n".join(["", *about["explanation"], "", report.verdict(lines)]))
@@ -120,9 +120,7 @@ def run(
     return 0
 
 
-def _measured(
-    plan: Plan, places: Mapping[str, Place], counted: bool
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+def _measured(plan: Plan, places: Mapping[str, Place]) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Measure every tree, mode and chain; print each tree's table when it is done."""
     trees, lines = {}, []
     for name in plan.trees:
@@ -140,12 +138,12 @@ def _measured(
                 try:
                     with place.on():
                         both = sides(framework, mode, CHAINS[chain], tree, place)
-                        lines.append(measure(both, tree, plan.effort, counted, chain) | about)
+                        lines.append(measure(both, tree, plan.effort, chain) | about)
                 except ImportError as error:
                     typer.echo(f"left out: {what}, {error}")
                 except Disagreement as error:
                     raise Disagreement(f"bench: the two sides do not agree ({what}): {error}") from error
-        Console().print(report.table(name, trees[name], [line for line in lines if line["tree"] == name], counted))
+        Console().print(report.table(name, trees[name], [line for line in lines if line["tree"] == name]))
     return trees, lines
 
 
@@ -173,7 +171,7 @@ def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: 
         def leaves(result: Any) -> list[Any]:
             return [to_numpy(array) for array in (mode.written(held) if mode.written else result)]
 
-        return Side(run, leaves, restore, lambda: place.cost(compiled, held))
+        return Side(run, leaves, restore)
 
     return side(functools.partial(mode.own, tx)), side(functools.partial(native, mode, steps))
 

@@ -1,4 +1,4 @@
-"""Compare two sides that do the same work: agreement, time and memory."""
+"""Compare two sides that do the same work: agreement and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from gradxform.cli.bench.workloads import CHAINS, Chain, Step
 from gradxform.cli.frameworks.interface import Array, Tree
-from gradxform.proof.place import Cost
 
 TOLERANCE = 1e-5
 """Largest relative difference allowed per transform, for norms of few numbers.
@@ -35,8 +34,6 @@ class Side:
     """The result as NumPy arrays in the order of the tree."""
     restore: Callable[[], Any] = lambda: None
     """Restore the input before each run; not timed."""
-    cost: Callable[[], Cost] = Cost
-    """Cost of one run on the device, if the framework reports it."""
 
 
 class Effort(NamedTuple):
@@ -52,14 +49,13 @@ class Disagreement(RuntimeError):
     """The two sides give different results, so timing them is meaningless."""
 
 
-def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, chain: Chain) -> dict[str, Any]:
+def measure(sides: Sequence[Side], tree: Tree, effort: Effort, chain: Chain) -> dict[str, Any]:
     """Check that two sides, gradxform and the native one, agree on a chain, then time them in turn.
 
     Returns:
-        For each side, the quartiles of its `seconds`, the seconds of its `first` call, including tracing and
-        compilation, and, if `counted`, its `memory` in bytes and `operations` on the device, None if unknown. Beside
-        them the quartiles of the `ratio` of gradxform to native per repetition, both run at nearly the same time, the
-        `repetitions`, and the largest relative `difference` of the two results.
+        For each side, the quartiles of its `seconds`, and the seconds of its `first` call, including tracing and
+        compilation. Beside them the quartiles of the `ratio` of gradxform to native per repetition, both run at nearly
+        the same time, the `repetitions`, and the largest relative `difference` of the two results.
 
     Raises:
         Disagreement: results differ by more than float32 rounding explains, or equal the input.
@@ -70,10 +66,8 @@ def measure(sides: Sequence[Side], tree: Tree, effort: Effort, counted: bool, ch
     for side in sides:
         timed(side)
     pairs, found = in_turn(sides, effort), {}
-    for name, side, seconds, first in zip(("gradxform", "native"), sides, pairs.T, (own, other), strict=True):
-        side.restore()
-        cost = side.cost() if counted else Cost()
-        found[name] = {"seconds": _spread(seconds), "first": first, "memory": cost.peak, "operations": cost.operations}
+    for name, seconds, first in zip(("gradxform", "native"), pairs.T, (own, other), strict=True):
+        found[name] = {"seconds": _spread(seconds), "first": first}
     ratio = _spread(pairs[:, 0] / pairs[:, 1])
     return {**found, "ratio": ratio, "repetitions": len(pairs), "difference": difference}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import optax
 
 from gradxform.cli.frameworks.interface import COEFFICIENTS, Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
+from gradxform.proof.place import Place
 from gradxform_jax import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -27,7 +26,6 @@ _PLATFORMS = {
 """JAX's names; the first that is there is taken."""
 _WITHOUT = {"tpu": ("float64", "complex128"), "metal": ("float64", "complex128")}
 """A TPU's float64 is a pair of float32, with float32's range."""
-_NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
@@ -43,7 +41,6 @@ def find(name: str | None = None, index: int = 0) -> Place:
         backend.from_numpy,
         functools.partial(jax.default_device, device),
         lambda leaf: leaf.devices() == {device},
-        _cost,
         _WITHOUT.get(device.platform.lower(), ()),
         jax.block_until_ready,
     )
@@ -62,28 +59,6 @@ def _words(device: jax.Device) -> str:
     if device.platform == "cpu":
         return "cpu" if device.id == 0 else f"cpu:{device.id}"
     return f"{device.device_kind} ({device})"
-
-
-def _cost(function: Callable[..., Any], *args: Any) -> Cost:
-    """XLA's cost of a function under jax.jit; eager code is unknown to it."""
-    if not hasattr(function, "lower"):
-        return Cost()
-    compiled = function.lower(*args).compile()
-    found, memory = compiled.cost_analysis(), compiled.memory_analysis()
-    accessed = (found[0] if isinstance(found, list) else found or {}).get("bytes accessed")
-    peak = None
-    if memory is not None:
-        peak = memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return Cost(_operations(compiled.as_text() or ""), peak, None if accessed is None else int(accessed))
-
-
-def _operations(text: str) -> int | None:
-    """Instructions of the entry computation that do work: about one launch each."""
-    entry = re.search(r"^ENTRY .*?^}", text, re.DOTALL | re.MULTILINE)
-    if entry is None:
-        return None
-    names = re.findall(r"^ .*? = .*? ([a-z][a-z0-9-]*)\(", entry[0], re.MULTILINE)
-    return sum(name not in _NO_WORK for name in names)
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------

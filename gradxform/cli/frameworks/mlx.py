@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
-import optree
 
 from gradxform.cli.frameworks.interface import chosen
-from gradxform.proof.place import Cost, Place
+from gradxform.proof.place import Place
 from gradxform_mlx.backend import backend
 
 
@@ -33,7 +30,6 @@ def find(name: str | None = None, index: int = 0) -> Place:
         words,
         backend.from_numpy,
         functools.partial(mx.stream, device),
-        cost=_cost,
         without=without,
     )
 
@@ -43,13 +39,3 @@ def _devices() -> dict[str, list[mx.Device]]:
     if mx.metal.is_available() or mx.is_available(mx.gpu):
         kinds |= dict.fromkeys(("gpu", *(("metal", "mps") if mx.metal.is_available() else ("cuda",))), mx.gpu)
     return {name: [mx.Device(kind, i) for i in range(mx.device_count(kind))] for name, kind in kinds.items()}
-
-
-def _cost(function: Callable[..., Any], *args: Any) -> Cost:
-    """Memory reported by MLX's allocator; operations are not counted."""
-    mx.synchronize()
-    mx.reset_peak_memory()
-    before = mx.get_active_memory()
-    result = function(*args)
-    mx.eval([leaf for leaf in optree.tree_leaves(result) if isinstance(leaf, mx.array)])
-    return Cost(None, mx.get_peak_memory() - before)

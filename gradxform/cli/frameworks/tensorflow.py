@@ -13,12 +13,10 @@ import tensorflow as tf
 import gradxform_tensorflow
 from gradxform.cli.frameworks.interface import Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
-from gradxform_tensorflow import backend, private
+from gradxform.proof.place import Place
+from gradxform_tensorflow import backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
-
-_NO_WORK = {"Placeholder", "Const", "Identity", "NoOp"}
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
@@ -38,7 +36,6 @@ def find(name: str | None = None, index: int = 0) -> Place:
         backend.from_numpy,
         functools.partial(tf.device, device),
         lambda leaf: leaf.device.endswith(f":{device}"),
-        functools.partial(_cost, device),
         wait=lambda result: kind == "CPU" or tf.test.experimental.sync_devices(),
     )
 
@@ -56,34 +53,6 @@ def _words(kind: str, index: int) -> str:
     physical = tf.config.list_physical_devices(kind)
     details = tf.config.experimental.get_device_details(physical[index]) if index < len(physical) else {}
     return f"{details.get('device_name', kind)} ({kind}:{index})"
-
-
-def _cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
-    """Count the ops of a tf.function's graph or of an eager call; on a GPU, also the allocator's memory.
-
-    On the CPU, NumPy does part of an eager call, which is not counted.
-    """
-    if hasattr(function, "get_concrete_function"):
-        graph = function.get_concrete_function(*args).graph.as_graph_def()
-        nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
-        names = [node.op for node in nodes]
-    elif device.startswith("CPU"):
-        return Cost()
-    else:
-        names = private.names_of_ops(function, *args)
-    peak = None if device.startswith("CPU") else _peak(device, function, *args)  # the CPU allocator does not report it
-    return Cost(sum(name not in _NO_WORK for name in names), peak)
-
-
-def _peak(device: str, function: Callable[..., Any], *args: Any) -> int:
-    """Increase of memory in use during a call."""
-    tf.config.experimental.reset_memory_stats(device)
-    before = tf.config.experimental.get_memory_info(device)["current"]
-    result = function(*args)
-    tf.test.experimental.sync_devices()
-    peak = tf.config.experimental.get_memory_info(device)["peak"]
-    del result
-    return int(peak - before)
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------

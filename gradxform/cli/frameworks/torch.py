@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 import gradxform_torch
 from gradxform.cli.frameworks.interface import COEFFICIENTS, Clip, Mode, Task, chosen, each, native
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
+from gradxform.proof.place import Place
 from gradxform_torch import backend, private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -35,7 +33,6 @@ def find(name: str | None = None, index: int = 0) -> Place:
         words,
         lambda array: backend.from_numpy(array).to(device),
         lies=lambda leaf: leaf.device.type == device.type and leaf.device.index in (None, device.index),
-        cost=functools.partial(_cost, device),
         without=_WITHOUT.get(device.type, ()),
         wait=lambda result: None if device.type == "cpu" else torch.accelerator.synchronize(),
     )
@@ -53,48 +50,6 @@ def _devices() -> dict[str, list[torch.device]]:
     numbers = range(torch.accelerator.device_count()) if kinds else ()
     found = {name: [torch.device(kind, number) for number in numbers] for name, kind in kinds.items()}
     return {"cpu": [torch.device("cpu")], **found}
-
-
-class _Launches(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that launch a kernel: all but views and allocations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and count it."""
-        name = func.name()
-        self.count += name.startswith("aten::") and not (func.is_view or "empty" in name or "unsafe_view" in name)
-        return func(*args, **(kwargs or {}))
-
-
-def _cost(device: torch.device, function: Callable[..., Any], *args: Any) -> Cost:
-    """The launches of an eager call, a multi-tensor operation for one, and the memory that CUDA's allocator tells of.
-
-    On the CPU NumPy does part of the work, and counting would change what runs. Code of torch.compile is not seen.
-    """
-    if device.type == "cpu":
-        return Cost()
-    peak = _allocated(device, function, *args) if device.type == "cuda" else None
-    if private.is_compiled(function):
-        return Cost(None, peak)
-    with _Launches() as launches:
-        function(*args)
-    return Cost(launches.count, peak)
-
-
-def _allocated(device: torch.device, function: Callable[..., Any], *args: Any) -> int:
-    """How far a call raises the memory in use, as CUDA's allocator counts it."""
-    gc.collect()
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    result = function(*args)
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device)
-    del result
-    return peak - before
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
