@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import gradxform
 
 _PACKAGES = ("numpy", "ml_dtypes", "jax", "jaxlib", "optax", "tensorflow", "keras", "torch", "mlx")
 
 
-def progress(done: ProgressColumn | None = None, auto_refresh: bool = True) -> Progress:
+def progress(auto_refresh: bool = True) -> Progress:
     """Return a progress bar that disappears when the work is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), done or MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(), transient=True, auto_refresh=auto_refresh)
 
 

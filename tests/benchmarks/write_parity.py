@@ -13,7 +13,6 @@ from parity_page.groups import Sizes
 from parity_page.measure import Numbers, rounds
 from parity_page.native import natives
 from parity_page.report import page
-from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device, writing
 from gradxform.cli.console import progress, quiet
@@ -55,7 +54,7 @@ def _measure(names: Sequence[str], everything: bool, places: dict[str, Place]) -
     numbers = Numbers()
     with quiet():
         peers = natives(names, everything)
-    with progress(TaskProgressColumn()) as shown:
+    with progress() as shown:
         bar = shown.add_task("", total=len(ROWS))
         for steps in rounds(names, peers, SIZES, numbers, places):
             for step in steps:

@@ -44,8 +44,6 @@ class Plan(NamedTuple):
     effort: Effort
     longest_compiled: int
     """Longest chain for compiled modes on trees with many leaves."""
-    left_out: str
-    """What compiled modes do without there, in words."""
 
     def chains_of(self, tree: str) -> Sequence[Chain]:
         """The chains to measure on a tree: Muon takes matrices only."""
@@ -59,8 +57,8 @@ class Plan(NamedTuple):
         return [pair for pair in pairs if pair[1].compile is None or len(CHAINS[pair[2]]) <= most]
 
 
-QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), 0, "all chains, see --full")
-FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), 3, "chains longer than 3")
+QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), 0)
+FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), 3)
 _UNITS = {"seconds": "s", "first": "s", "floor": "s", "ratio": "gradxform / native"}
 
 
@@ -82,10 +80,10 @@ def run(
     writing.check("bench", out / "bench.json")
     places = devices.places("bench", device, names)
     options = {"--frameworks": frameworks, "--trees": trees, "--device": device}
-    words = [f"{option} {value}" for option, value in options.items() if value]
+    given = [f"{option} {value}" for option, value in options.items() if value]
     about: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["gradxform bench", "--quick" if quick else "--full", *words]),
+        "command": " ".join(["gradxform bench", "--quick" if quick else "--full", *given]),
         "form": "quick" if quick else "full",
         "versions": versions(),
         "machine": machine(),
@@ -103,14 +101,9 @@ def run(
     if not lines:
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
-    compiled = any(mode.compile for name in places for mode in program(name).MODES)
-    large = any(len(TREES[tree]()) > _MANY for tree in plan.trees)
-    left_out = f"left out: compiled modes for trees with more than {_MANY} leaves, {plan.left_out}"
-    about["explanation"] = [
-        *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
-        *report.EXPLANATION,
-        *([left_out] if compiled and large else []),
-    ]
+    left_out = f"left out: for more than {_MANY} leaves, compiled chains longer than {plan.longest_compiled}"
+    words = (f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items())
+    about["explanation"] = [*words, *report.EXPLANATION, left_out]
     typer.echo("\n".join(["", *about["explanation"], "", report.verdict(lines)]))
     about |= {"units": _UNITS, "chains": {str(chain): repr(tx) for chain, tx in chains.items()}}
     about |= {"trees": found, "lines": lines}
