@@ -92,29 +92,25 @@ def read(given: str | Path | Mapping[str, str] | None) -> Map:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no TOML: {' '.join(str(error).split()):.120}") from error
-    unknown = set(found) - {"names", "leaf", "alone"}
-    if unknown:
-        raise ValueError(f"{file} has {sorted(unknown)[0]!r}; it may have [names], [[leaf]] and [alone]")
-    leaves, alone = found.get("leaf", []), found.get("alone", {})
-    if not isinstance(leaves, list):
-        raise ValueError(f"{file}: write [[leaf]] in two pairs of brackets, once for each pair of leaves")
-    sides = alone if isinstance(alone, dict) else {"": alone}
-    if not set(sides) <= {"a", "b"} or not all(isinstance(paths, list) for paths in sides.values()):
-        raise ValueError(f"{file}: [alone] may have a and b, lists of paths, got {alone!r:.60}")
+    alone, kinds = found.get("alone"), {"names": dict, "leaf": list, "alone": dict}
+    right = all(isinstance(value, kinds.get(key, ())) for key, value in found.items())
+    sides = alone if isinstance(alone, dict) else {}
+    if not right or not sides.keys() <= {"a", "b"} or not all(isinstance(paths, list) for paths in sides.values()):
+        raise ValueError(
+            f"{file} may have [names], which leads paths of A to paths of B, [[leaf]] for each pair of leaves, and "
+            f"[alone], with lists of paths a and b; got {found!r:.120}"
+        )
     alone_a, alone_b = (frozenset(_text(file, path) for path in sides.get(side, [])) for side in "ab")
-    return Map(_names(file, found.get("names", {})), [_pair(file, entry) for entry in leaves], alone_a, alone_b)
+    return Map(
+        _names(file, found.get("names", {})), [_pair(file, entry) for entry in found.get("leaf", [])], alone_a, alone_b
+    )
 
 
-def _names(file: str, given: Any) -> dict[str, str]:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{file}: [names] leads paths of A to paths of B, got {given!r:.60}")
-    found: dict[str, str] = {}
-    for old, new in given.items():
-        key = _text(file, old)
-        if key in found:
-            raise ValueError(f"{file} has {key!r} twice")
-        found[key] = _text(file, new)
-    return found
+def _names(file: str, given: Mapping[Any, Any]) -> dict[str, str]:
+    found = [(_text(file, old), _text(file, new)) for old, new in given.items()]
+    if twice := next((old for old, count in Counter(old for old, _ in found).items() if count > 1), None):
+        raise ValueError(f"{file} has {twice!r} twice")
+    return dict(found)
 
 
 def _text(file: str, value: Any) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -30,9 +29,6 @@ class Alignment(NamedTuple):
     pairs: list[Pair]
     alone_a: list[str]
     alone_b: list[str]
-    trees: list[str]
-    """The trees that both have: "gradients", "parameters", "updates"."""
-
     not_aligned: frozenset[str] = frozenset()
     """Paths of A and B without a partner that may have one under another layout, since the other side lacks one too."""
 
@@ -62,7 +58,7 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     values = not (a.norms_only or b.norms_only)
     telling = [tree for tree in ("parameters", "gradients") if tree in trees and values]
     read = {tree: (_reader(a, steps[0], tree), _reader(b, steps[0], tree)) for tree in telling}
-    matching = _Matching(shapes[0], shapes[1], read, given)
+    matching = _Matching(shapes, read, given)
     matching.run(given.names)
     if not matching.pairs:
         found = [", ".join(f"{path!r} {shape}" for path, shape in list(side.items())[:3]) for side in shapes]
@@ -73,7 +69,7 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     there = ({view.path for view in views} for views in zip(*(pair.views for pair in matching.pairs), strict=True))
     alone_a, alone_b = ([path for path in side if path not in found] for side, found in zip(shapes, there, strict=True))
     pairs = _in_order(matching.pairs, *map(list, shapes))
-    return Alignment(pairs, alone_a, alone_b, list(trees), _not_aligned(matching))
+    return Alignment(pairs, alone_a, alone_b, _not_aligned(matching))
 
 
 def _shapes(recording: Recording, steps: Sequence[int], trees: Sequence[str]) -> dict[str, Shape]:
@@ -102,30 +98,26 @@ def _reader(recording: Recording, step: int, tree: str) -> Values:
 class _Matching:
     """The leaves that are left, and the pairs that were made of others."""
 
-    def __init__(
-        self, a: Mapping[str, Shape], b: Mapping[str, Shape], read: Mapping[str, tuple[Values, Values]], given: Map
-    ) -> None:
-        self.read, self.cells, self.pairs = read, (cells_of(a), cells_of(b)), list(given.pairs)
+    def __init__(self, shapes: Sequence[Mapping[str, Shape]], read: Mapping[str, tuple[Values, Values]], given: Map):
+        self.read, self.pairs, self.cells = read, list(given.pairs), (cells_of(shapes[0]), cells_of(shapes[1]))
         self.made: list[tuple[Leaf, Leaf, float]] = []
-        taken = (
-            given.alone_a | {pair.a.path for pair in given.pairs},
-            given.alone_b | {pair.b.path for pair in given.pairs},
-        )
-        self.left_a = [leaf for leaf in leaves_of(a, b, self.cells[0]) if leaf.path not in taken[0]]
-        self.left_b = [leaf for leaf in leaves_of(b, a, self.cells[1]) if leaf.path not in taken[1]]
+        taken = [{pair.views[side].path for pair in given.pairs} for side in (0, 1)]
+        leaves = [leaves_of(shapes[side], shapes[1 - side], self.cells[side]) for side in (0, 1)]
+        known = taken[0] | given.alone_a, taken[1] | given.alone_b
+        self.left = _without(leaves, [{leaf for leaf in leaves[side] if leaf.path in known[side]} for side in (0, 1)])
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
     def run(self, given: Mapping[str, str]) -> None:
         """Make pairs, by what proves most first."""
         if given:
-            self.add("the map", list(_by_map(self.left_a, self.left_b, given)))
+            self.add("the map", list(_by_map(*self.left, given)))
         if self.are_renumbered():
             self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", _zipped([(_path(leaf), leaf) for leaf in side] for side in (self.left_a, self.left_b)))
-        if not (self.left_a and self.left_b):
+        self.add("equal paths", _zipped([(_path(leaf), leaf) for leaf in side] for side in self.left))
+        if not all(self.left):
             return
         self.add("equal parameters", self.by_values("parameters"))
-        self.add("names", _by_name(self.left_a, self.left_b))
+        self.add("names", _by_name(*self.left))
         self.add_modules()
         self.add("equal gradients", self.by_values("gradients"))
         self.add_modules()
@@ -133,41 +125,36 @@ class _Matching:
         self.add_modules()
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
             for by_role, by_axes in itertools.product((True, False), repeat=2):
-                found, may = self.zipped(functools.partial(_kind, by_role, by_axes), axes), self.possible()
+                sides = ([leaf for leaf in _network_order(side) if len(leaf.shape) >= axes] for side in self.left)
+                found = _zipped([(_kind(by_role, by_axes, leaf), leaf) for leaf in side] for side in sides)
+                may = self.possible()
                 self.add("shape alone", [both for both in found if may(*both) and _may_meet(*both)])
             self.add_modules()
 
-    def zipped(self, key: Callable[[Leaf], Any], axes: int = 0) -> list[Both]:
-        """Leaves with so many axes and one key, in the order of the network."""
-        sides = (
-            [leaf for leaf in _network_order(side) if len(leaf.shape) >= axes] for side in (self.left_a, self.left_b)
-        )
-        return _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
-
     def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
         """Make pairs of leaves that are left; some are no surer than what led to them."""
-        done = set()
+        done: list[set[Leaf]] = [set(), set()]
         for one, other in found:
             pair = paired(one, other, how, self.read, self.cells)
+            if pair is None and how == "the map":
+                text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
+                raise ValueError(f"{text}, and no layout brings them together")
             if pair is not None:
                 self.pairs.append(pair._replace(sure=min(pair.sure, (sure or {}).get(one, 1.0))))
                 self.made.append((one, other, self.pairs[-1].sure))
-                done |= {(0, one), (1, other)}
-            elif how == "the map":
-                text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
-                raise ValueError(f"{text}, and no layout brings them together")
-        self.left_a = [leaf for leaf in self.left_a if (0, leaf) not in done]
-        self.left_b = [leaf for leaf in self.left_b if (1, leaf) not in done]
+                done[0].add(one)
+                done[1].add(other)
+        self.left = _without(self.left, done)
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
         led: dict[names.Module, dict[names.Module, float]] = {}
-        for one, other, sure in self.made if self.left_a and self.left_b else ():
+        for one, other, sure in self.made if all(self.left) else ():
             ends, end = led.setdefault(_module(one), {}), _module(other)
             ends[end] = max(sure, ends.get(end, 0.0))
-        near = {leaf: next(iter(ends)) for leaf in self.left_a if len(ends := led.get(_module(leaf), {})) == 1}
+        near = {leaf: next(iter(ends)) for leaf in self.left[0] if len(ends := led.get(_module(leaf), {})) == 1}
         sures = {leaf: led[_module(leaf)][end] for leaf, end in near.items()}
-        sides = (near.items(), ((leaf, _module(leaf)) for leaf in self.left_b))
+        sides = (near.items(), ((leaf, _module(leaf)) for leaf in self.left[1]))
         self.add("modules", _zipped(map(_in_modules, sides), alone=True), sures)
 
     def equal(self, tree: str) -> dict[Leaf, set[Leaf]]:
@@ -175,9 +162,9 @@ class _Matching:
         if tree not in self.read:
             return {}
         if tree not in self._equal:
-            self._equal[tree] = equal(self.left_a, self.left_b, *self.read[tree])
-        left = set(self.left_b)
-        return {leaf: self._equal[tree].get(leaf, set()) & left for leaf in self.left_a}
+            self._equal[tree] = equal(*self.left, *self.read[tree])
+        left = set(self.left[1])
+        return {leaf: self._equal[tree].get(leaf, set()) & left for leaf in self.left[0]}
 
     def possible(self) -> Callable[[Leaf, Leaf], bool]:
         """Whether two leaves may belong together: they have equal parameters, or neither has them with another."""
@@ -190,8 +177,8 @@ class _Matching:
         equals, may = self.equal(tree), self.possible() if tree == "gradients" else _always
         near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
         ends = {other: group for group in near.values() for other in group}
-        ones = [(near[leaf], leaf) for leaf in _network_order(self.left_a) if near.get(leaf)]
-        others = [(ends[leaf], leaf) for leaf in _network_order(self.left_b) if leaf in ends]
+        ones = [(near[leaf], leaf) for leaf in _network_order(self.left[0]) if near.get(leaf)]
+        others = [(ends[leaf], leaf) for leaf in _network_order(self.left[1]) if leaf in ends]
         return _zipped((ones, others), alone)
 
     def are_renumbered(self) -> bool:
@@ -199,12 +186,17 @@ class _Matching:
 
         Where both sides have the same paths, or one of them has its values, these are believed.
         """
-        paths = [{leaf.name: leaf for leaf in side} for side in (self.left_a, self.left_b)]
+        paths = [{leaf.name: leaf for leaf in side} for side in self.left]
         shared = paths[0].keys() & paths[1].keys()
         if paths[0].keys() == paths[1].keys() or not shared:
             return False
         equals = self.equal("parameters")
         return not any(paths[1][path] in equals.get(paths[0][path], ()) for path in shared)
+
+
+def _without(sides: Sequence[Sequence[Leaf]], taken: Sequence[Container[Leaf]]) -> tuple[list[Leaf], list[Leaf]]:
+    one, other = ([leaf for leaf in side if leaf not in done] for side, done in zip(sides, taken, strict=True))
+    return one, other
 
 
 def _always(one: Leaf, other: Leaf) -> bool:
@@ -225,35 +217,27 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
     Raises:
         ValueError: names that no leaf of a side has, or two leaves that are led to one.
     """
-    used: set[str] = set()
+    for side, own, leaves in (("A", given.keys(), a), ("B", given.values(), b)):
+        parts = [_path(leaf).split("/") for leaf in leaves]
+        there = {"/".join(path[:count]) for path in parts for count in range(1, len(path) + 1)}
+        if wrong := next((name for name in own if name not in there), None):
+            like = mapping.like(wrong, sorted(there))
+            raise ValueError(f"the map has {wrong!r}, and no leaf or module of {side} is named so; {like}")
     ends: dict[Leaf, Leaf] = {}
-    there: dict[names.Name, list[Leaf]] = {}
+    others: dict[names.Name, list[Leaf]] = {}
     for other in b:
-        there.setdefault(other.about, []).append(other)
+        others.setdefault(other.about, []).append(other)
     for leaf in a:
         path = _path(leaf)
         old = max((old for old in given if f"{path}/".startswith(f"{old}/")), key=len, default=None)
-        if old is None:
-            continue
-        used.add(old)
-        new = f"{given[old]}{path[len(old) :]}"
-        near = there.get(names.read(new, len(leaf.shape)), [])
+        new = "" if old is None else f"{given[old]}{path[len(old) :]}"
+        near = others.get(names.read(new, len(leaf.shape)), []) if new else []
         if near:
             end = next((other for other in near if other.name == new), near[0])
             if end in ends:
                 raise ValueError(f"the map leads {ends[end].name!r} and {leaf.name!r} of A both to {end.name!r} of B")
             ends[end] = leaf
             yield leaf, end
-    for old, new in given.items():
-        for side, name, leaves in (("A", old, a), ("B", new, b)):
-            paths = [leaf.name for leaf in leaves]
-            if old in used if side == "A" else any(f"{path}/".startswith(f"{name}/") for path in paths):
-                continue
-            beginnings = {path.rsplit("/", k)[0] for path in paths for k in range(path.count("/") + 1)}
-            raise ValueError(
-                f"the map has {name!r}, and no leaf or module of {side} is named so, or another entry has it; "
-                f"{mapping.like(name, sorted(beginnings))}"
-            )
 
 
 def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
@@ -301,10 +285,7 @@ def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]
 
 def _not_aligned(matching: _Matching) -> frozenset[str]:
     """Leaves that are left on both sides and could be one another's in a layout that is not known."""
-    kinds = [
-        {(leaf.path, leaf.about.kind.replace("recurrent", "matrix")) for leaf in side}
-        for side in (matching.left_a, matching.left_b)
-    ]
+    kinds = [{(leaf.path, leaf.about.kind.replace("recurrent", "matrix")) for leaf in side} for side in matching.left]
     shared = set.intersection(*({kind for _, kind in side} for side in kinds))
     return frozenset(path for side in kinds for path, kind in side if kind in shared)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
 
 from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
 from gradxform.comparing.align.values import Values, is_constant
 from gradxform.comparing.constants import HOW_SURE, OTHER_VALUES, SAME_VALUES, SEEN
-from gradxform.comparing.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
+from gradxform.comparing.layouts import Gates, Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.mapping import Pair, View
 
 Cells = Mapping[str, Cell]
@@ -27,8 +26,12 @@ def paired(
         read: for "parameters" and "gradients", what reads the values of both sides; a tree that one lacks is left out.
         cells: the recurrent layers of both sides.
     """
+
+    def pair(choice: Choice) -> Pair:
+        return Pair(View(a.path, choice[0]), View(b.path, choice[1]), how, HOW_SURE[how])
+
     if how == "equal paths" and a.shape == b.shape:
-        return _Choice(a.layout, b.layout, SAME, None).pair(a, b, how)
+        return pair((a.layout, b.layout))
     layouts = list(candidates(a.shape, b.shape))
     if not layouts:
         return None
@@ -36,69 +39,53 @@ def paired(
     first = usual or layouts[0]
     cell_a, cell_b = (cell_at(leaf.path, found) for leaf, found in zip((a, b), cells, strict=True))
     gates = gates_between(cell_a, cell_b, a.shape)
-    tree, values = _telling(a, b, read)
-    if tree is None:
-        return _Choice(a.layout, b.layout, first, gates).pair(a, b, how)
+    usually = first._replace(part=a.layout.part, gates=gates), b.layout
+    telling = _telling(a, b, read)
+    if telling is None:
+        return pair(usually)
+    tree, values = telling
     orders = (gates, None) if gates is not None and tree == "parameters" else (gates,)  # gradients may be at fault
-    choices = [_Choice(*choice) for choice in product(a.variants(), b.variants(), layouts, orders)]
-    usually = _Choice(a.layout, b.layout, first, gates)
+    ways = product(a.variants(), b.variants(), layouts, orders)
+    choices = [(layout._replace(part=one.part, gates=order), other) for one, other, layout, order in ways]
     if len(choices) == 1 and tree != "parameters" and how != "shape alone":
-        return usually.pair(a, b, how)
+        return pair(usually)
     fits = _fits(a, b, values, choices)
     best = max(fits, key=lambda choice: (fits[choice], choice == usually))
     seen = fits[best] > SAME_VALUES
     if fits[best] < OTHER_VALUES and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
         found = blocks(first.of(values[0](a, None)), values[1](b, None))
         if found is not None:
-            pair = usually._replace(gates=None).pair(a, b, how)
-            view = pair.b._replace(layout=b.layout._replace(gates=_inverse(found)))
-            return pair._replace(b=view, sure=max(pair.sure, SEEN))
+            moved = pair((usually[0]._replace(gates=None), b.layout._replace(gates=_inverse(found))))
+            return moved._replace(sure=max(moved.sure, SEEN))
     decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
     if not (decided and seen and fits[usually] < OTHER_VALUES) and (usual is not None or not seen):
         best = usually
-    pair = best.pair(a, b, how)
-    return (
-        pair._replace(sure=SEEN) if how == "shape alone" and tree == "parameters" and fits[best] > SAME_VALUES else pair
-    )
+    is_seen = how == "shape alone" and tree == "parameters" and fits[best] > SAME_VALUES
+    return pair(best)._replace(sure=SEEN) if is_seen else pair(best)
 
 
-class _Choice(NamedTuple):
-    """One way to bring two leaves together."""
-
-    part_a: Layout
-    part_b: Layout
-    layout: Layout
-    gates: Gates | None
-
-    def pair(self, a: Leaf, b: Leaf, how: str) -> Pair:
-        """The two leaves as a pair."""
-        layout = self.layout._replace(part=self.part_a.part, gates=self.gates)
-        return Pair(View(a.path, layout), View(b.path, self.part_b), how, HOW_SURE[how])
+Choice = tuple[Layout, Layout]
+"""The layouts in which two leaves are brought together."""
 
 
-def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[_Choice]) -> dict[_Choice, float]:
+def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[Choice]) -> dict[Choice, float]:
     """How alike the values are in each way; parts in sections are looked at if no part as a whole fits."""
-    fits: dict[_Choice, float] = {}
+    fits: dict[Choice, float] = {}
     for whole in (True, False):
-        for choice in choices:
-            if whole == (choice.part_a == a.layout and choice.part_b == b.layout):
-                one, other = values[0](a, choice.part_a), values[1](b, choice.part_b)
-                fits[choice] = abs(cosine(choice.layout._replace(gates=choice.gates).of(one), other))
+        for one, other in choices:
+            if whole == ((one.part, other.part) == (a.layout.part, b.layout.part)):
+                fits[one, other] = abs(cosine(values[0](a, one), values[1](b, other)))
         if max(fits.values()) > SAME_VALUES:
             break
     return fits
 
 
-def _telling(a: Leaf, b: Leaf, read: Mapping[str, tuple[Values, Values]]) -> tuple[str | None, tuple[Values, Values]]:
-    """The first tree that tells layouts apart: constant parameters tell none."""
+def _telling(a: Leaf, b: Leaf, read: Mapping[str, tuple[Values, Values]]) -> tuple[str, tuple[Values, Values]] | None:
+    """The first tree that tells layouts apart, if one does: constant parameters tell none."""
     for tree, values in read.items():
         there = [side(leaf, None) for side, leaf in zip(values, (a, b), strict=True)]
         if all(array is not None and not is_constant(array) for array in there):
             return tree, values
-    return None, next(iter(read.values()), (_nothing, _nothing))
-
-
-def _nothing(leaf: Leaf, layout: Layout | None) -> None:
     return None
 
 
