@@ -32,7 +32,6 @@ COPIES = 64  # units that a copy of the parameters may be off, for instance by a
 # what a cause must predict
 BETTER = 8.0  # times nearer a prediction must be than a simpler one: rounding rarely gives three bits
 EXACT = 1e-4  # how far the same values in another place may be apart: above float32's rounding, below a fault's
-MOVED = 1 / BETTER  # the same at later steps, where trainings have parted
 EXPLAINED, FACTOR_UNITS = 0.1, 16  # part of a difference, or units of float32, that a factor may leave
 ALIKE = 2e-3  # how far factors of leaves may be apart that have one in common: another fault may be in them as well
 WHOLE = 1e-3  # how far a factor may be from a whole number, or a sign: it is fitted to float32
@@ -40,8 +39,6 @@ SAME_NORM = 1e-3  # how far norms of one limit may be apart: a clip divides by i
 SAME_FACTOR = 0.1  # how far the ratios of norms of two trainings may be from a factor that goes on
 CLIPPED = 1e-2  # how far norms must be apart so that they are no one limit
 PROVING, FEWEST = 3, 8  # elements below which a factor proves nothing, and below which two numbers prove nothing
-NEARER = 64.0  # times nearer the parameters of another step must be: rounding leaves them thousands of times nearer
-SHIFTS = 4  # steps by which recordings may be shifted, and steps that are compared then
 OTHER_SEED = 0.5  # cosine below which two weights are no changed copies: of two seeds it is near 0
 
 # what is seen without a cause
@@ -52,7 +49,6 @@ UNRELATED = 0.97  # cosine of all gradients below which they point elsewhere: dr
 # what tells an optimizer
 ROOM = 2.0**8  # units of its parameter that a move must have, so that the subtraction leaves half of float32's digits
 CANCELS = 1e-2  # part of the usual gradient below which it is a sum that cancels, and its sign may be rounding
-DECAY_UNITS = 8  # units of a parameter that its decay must exceed: in float32, 1 - rate is rounded
 OPTIMIZER_ELEMENTS = 16  # elements below which nothing is said of an optimizer: twice as many as it has numbers
 TELLING_UNITS = 8.0  # units of the parameters that a setting may be off before another number is added to it
 SAME_RATE, SAME_DECAY, SAME_EPSILON = AMPLIFIED * 2.0**-14, 0.02, 0.1  # how far fitted numbers may be apart, relatively

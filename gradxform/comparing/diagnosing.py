@@ -24,10 +24,8 @@ class Rule(NamedTuple):
 
 
 BEFORE = (
-    Rule(preconditions.offset, "parted values"),
     Rule(preconditions.nonfinite),
     Rule(preconditions.data, "parted values"),
-    Rule(preconditions.late_parameters, "values"),
     Rule(preconditions.initial),
     Rule(optimizer.update, "values rounding"),
 )

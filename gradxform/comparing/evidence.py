@@ -53,12 +53,26 @@ class Evidence(Comparison):
     """The losses of both, at the steps at which both recorded one."""
 
     def __post_init__(self) -> None:
-        """Finds the step at which the runs part; None if rounding explains all."""
-        self.step = self.judged[self.tree].first
+        """Finds where the runs part."""
+        judged = self.judged[self.tree]
+        # The step at which the runs part; None if rounding explains all.
+        self.step, self.arithmetic = judged.first, judged.arithmetic
+        # The same, or the first step.
+        self.at = self.steps[0] if self.step is None else self.step
+        # Whether no step came before at which the runs agreed, as far as is known.
+        self.begins = self.at == self.steps[0]
+        # The distances there.
+        self.row: Row = self.rows[self.tree][self.at]
+        # The pairs that rounding does not explain there, and the distance that it explains.
+        self.bad, self.limit = judged.bad.get(self.at, []), judged.allowed[self.at]
+        # How far factors may be apart that are one.
+        self.slack = max(constants.ALIKE, self.limit / 2)
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = self._side(0, self.a), self._side(1, self.b)
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
         self.arrays = functools.lru_cache(maxsize=64)(self.both)
+        # The pairs that are no mere noise there.
+        self.significant = [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
 
     def _side(self, place: int, recording: Recording) -> Side:
         shapes = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
@@ -83,31 +97,6 @@ class Evidence(Comparison):
         return apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]
 
     @property
-    def at(self) -> int:
-        """The step where the runs part, or the first."""
-        return self.steps[0] if self.step is None else self.step
-
-    @property
-    def row(self) -> Row:
-        """The distances there."""
-        return self.rows[self.tree][self.at]
-
-    @property
-    def begins(self) -> bool:
-        """Whether no step came before at which the runs agreed, as far as is known."""
-        return self.at == self.steps[0]
-
-    @property
-    def bad(self) -> list[int]:
-        """The pairs that rounding does not explain there."""
-        return self.judged[self.tree].bad.get(self.at, [])
-
-    @property
-    def limit(self) -> float:
-        """The distance that rounding explains there."""
-        return self.judged[self.tree].allowed[self.at]
-
-    @property
     def worst_pair(self) -> int:
         """The pair with the largest difference of them."""
         return max(self.bad, key=lambda i: self.distance(i).relative)
@@ -118,11 +107,6 @@ class Evidence(Comparison):
         assert found is not None
         return found
 
-    @functools.cached_property
-    def significant(self) -> list[int]:
-        """The pairs that are no mere noise at the step where the runs part."""
-        return [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
-
     def is_noise(self, i: int, tree: str, step: int) -> bool:
         """Whether a leaf is missing at a step, or its values are rounding."""
         scale, d = self.scale(tree, step), self.rows[tree][step][i]
@@ -132,44 +116,36 @@ class Evidence(Comparison):
         """The typical norms of the leaves at a step."""
         return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
 
-    def arithmetic(self, tree: str) -> Arithmetic:
+    def coarsest(self, tree: str) -> Arithmetic:
         """The coarser arithmetic of a tree, by its dtypes."""
         return coarsest(d for side in (self.a, self.b) for d in side.dtypes(self.steps[0], tree).values())
 
-    def array(self, recording: Recording, view: View, tree: str, step: int) -> Any:
-        """A leaf in its layout in float64; complex numbers are two along another axis."""
-        array = np.asarray(view.layout.of(recording.read(step, tree, view.path)))
-        return reals(array).reshape(*array.shape, 2) if array.dtype.kind == "c" else array.astype(np.float64)
+    def array(self, place: int, view: View, tree: str, step: int, most: int = 0) -> Any:
+        """A leaf of a run in its layout in float64, or some elements; complex numbers are two along another axis."""
+        array = np.asarray(view.layout.of(self.sides[place].recording.read(step, tree, view.path)))
+        array = few(array.reshape(-1), most) if most else array
+        return reals(array).reshape(*array.shape, *[2] * (array.dtype.kind == "c"))
 
     def both(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
         """The two leaves of a pair in float64, in one layout."""
-        tree, step, pair = tree or self.tree, self.at if step is None else step, self.pairs[i]
-        return self.array(self.a, pair.a, tree, step), self.array(self.b, pair.b, tree, step)
+        tree, step, (a, b) = tree or self.tree, self.at if step is None else step, self.pairs[i].views
+        return self.array(0, a, tree, step), self.array(1, b, tree, step)
 
-    def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
-        """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
+    def samples(self, i: int, tree: str, step: int) -> tuple[Any, Any]:
+        """Some elements of the two leaves of a pair in float64, the same ones of both."""
         if not self.values:
             found = self.rows[tree][step][i]
             assert found is not None
             return np.array(found.norms[:1]), np.array(found.norms[1:])
-        steps, views = (step, step if other is None else other), self.pairs[i].views
-        one, two = (
-            reals(few(np.reshape(view.layout.of(side.read(at, tree, view.path)), -1), _SAMPLE))
-            for side, view, at in zip((self.a, self.b), views, steps, strict=True)
-        )
-        return one, two
+        a, b = self.pairs[i].views
+        return self.array(0, a, tree, step, _SAMPLE).ravel(), self.array(1, b, tree, step, _SAMPLE).ravel()
 
-    def sampled(self, places: Sequence[int], tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+    def sampled(self, places: Sequence[int], tree: str, step: int) -> tuple[Any, Any]:
         """Some elements of some of these leaves, in one array for each run."""
-        shapes = self.a.shapes(step, tree), self.b.shapes(step if other is None else other, tree)
-        there = [i for i in places if all(v.path in s for v, s in zip(self.pairs[i].views, shapes, strict=True))]
-        found = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
+        there = [i for i in places if self.rows[tree][step][i] is not None]
+        found = [self.samples(i, tree, step) for i in few(there, _LEAVES)]
         one, two = (np.concatenate([[0.0], *side]) for side in zip(*found, strict=True)) if found else np.zeros((2, 1))
         return one, two
-
-    def apart(self, tree: str, step: int, other: int) -> float:
-        """The distance of a tree of A at one step and of B at another, of some pairs, relative to A; samples."""
-        return apart(*self.sampled(range(len(self.pairs)), tree, step, other)[::-1])
 
     @functools.cached_property
     def later(self) -> list[int]:
@@ -225,7 +201,7 @@ class Evidence(Comparison):
     def losses_agree(self, step: int) -> bool:
         """Whether the losses are equal but for the rounding of a sum: what differs, differs after them."""
         one, other = self.losses.get(step, (math.nan, math.nan))
-        return abs(one - other) <= constants.CLOSE * self.judged[self.tree].arithmetic.unit * max(abs(one), abs(other))
+        return abs(one - other) <= constants.CLOSE * self.arithmetic.unit * max(abs(one), abs(other))
 
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""
@@ -239,15 +215,10 @@ class Evidence(Comparison):
         """The global norm of a run's tree at a step."""
         return math.hypot(*(d.norms[place] for d in self.rows[self.tree][step] if d is not None))
 
-    @property
-    def slack(self) -> float:
-        """How far factors may be apart that are one."""
-        return max(constants.ALIKE, self.limit / 2)
-
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
         d = self.distance(i)
-        units = constants.FACTOR_UNITS * self.judged[self.tree].arithmetic.unit
+        units = constants.FACTOR_UNITS * self.arithmetic.unit
         return d.left <= min(max(self.limit, constants.EXACT), max(constants.EXPLAINED * abs(d.factor - 1), units))
 
     def are_parallel(self, places: Sequence[int]) -> bool:

@@ -12,7 +12,6 @@ from enum import StrEnum
 class Kind(StrEnum):
     """What a finding is about; each is a string as well."""
 
-    AXES = "axes"  #: The gradient of a leaf has its axes in another order.
     BIAS_CORRECTION = "bias_correction"  #: Adam's bias correction is left out, or counts from another step.
     CLIP_GLOBAL_NORM = "clip_global_norm"  #: One run clips all gradients together, or each to another limit.
     CLIP_NORM = "clip_norm"  #: One run clips each gradient by its norm, or each to another limit.
@@ -21,26 +20,23 @@ class Kind(StrEnum):
     DATA = "data"  #: Recorded batches differ.
     EPSILON = "epsilon"  #: Another epsilon of an optimizer, or in another place.
     FACTOR = "factor"  #: All gradients are one number times as large.
-    FLIPPED = "flipped"  #: The gradient of a leaf is flipped along some axes.
     FROZEN = "frozen"  #: A leaf has no gradient, or does not move, in one run.
-    GATES = "gates"  #: The gradient of a leaf has its gates in another order.
     GROWN = "grown"  #: A remark, that rounding has grown or crossed a kink.
-    HEADS = "heads"  #: The gradient of a leaf has its heads in another order, or split the other way.
+    LAYOUT = (
+        "layout"  #: The gradient of a leaf is transposed or flipped, or has its axes, gates or heads in another order.
+    )
     INITIAL = "initial"  #: The parameters differ at the first recorded step.
-    LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
     LEAF_FACTOR = "leaf_factor"  #: The gradient of a leaf is a number times as large.
     LEAF_SIGN = "leaf_sign"  #: The gradient of a leaf has the opposite sign.
     LEARNING_RATE = "learning_rate"  #: Parameters move a number of times as far.
     LOSS = "loss"  #: The losses differ where the gradients agree.
     MISSING = "missing"  #: One run lacks a leaf that the other trains.
     NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
-    OFFSET = "offset"  #: The recordings number their steps otherwise.
     OPTIMIZER = "optimizer"  #: The optimizers differ in kind, betas, momentum, how often they step, or unknown ways.
     PRECISION = "precision"  #: One run computes in a lower precision.
     REST = "rest"  #: A remark on what the named causes leave unexplained.
     SIGN = "sign"  #: All gradients have the opposite sign.
     TIED = "tied"  #: Two leaves of one run are one in the other.
-    TRANSPOSED = "transposed"  #: The gradient of a leaf is transposed.
     UNALIGNED = "unaligned"  #: Leaves without a partner that may have one in an unknown layout.
     UNKNOWN = "unknown"  #: No rule knows the cause.
     UNRELATED = "unrelated"  #: Gradients that point elsewhere in most leaves.

@@ -47,13 +47,17 @@ class Setting(NamedTuple):
     """Zero where it is too small to show."""
     l2: float = 0.0
     """The part of the parameters that is added to the gradient."""
-    rate: float = 0.0
     rates: tuple[float, ...] = ()
-    """The rate of each step, where they differ."""
+    """One, or that of each step, where they differ."""
     decay: float = 0.0
     """The part of the parameters that is subtracted at each step, beside the gradient."""
     error: float = float("inf")
     """How far the moves of a run are from the predicted ones, relative to them."""
+
+    @property
+    def rate(self) -> float:
+        """The rate of the first step."""
+        return self.rates[0]
 
 
 def _families() -> Iterator[list[Setting]]:
@@ -118,11 +122,10 @@ def _fitted(setting: Setting, run: Run) -> Setting:
         found.pop("product", None)
         if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
             continue
-        if inside:
-            found["rate"] **= 0.5
+        rate = found.pop("rate") ** (0.5 if inside else 1.0)
         if "l2" in found:
-            found["l2"] /= found["rate"] or 1.0
-        new = setting._replace(**found)
+            found["l2"] /= rate or 1.0
+        new = setting._replace(rates=(rate,), **found)
         size = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
         added = new.l2 * of_l2 if "l2" in found else 0.0
         new = _judged(new, run, new.rate * (first + added) / np.maximum(size, 1e-300) + new.decay * p)
@@ -159,7 +162,7 @@ def _scheduled(setting: Setting, run: Run) -> Setting:
     way = first / np.maximum(root, 1e-300)
     rates = np.median(run.moves[:, ::2] / way[:, ::2], axis=1)
     other = run._replace(moves=run.moves[:, 1::2], parameters=run.parameters[:, 1::2])
-    new = setting._replace(rate=float(rates[0]), rates=tuple(map(float, rates)))
+    new = setting._replace(rates=tuple(map(float, rates)))
     return _judged(new, other, rates[:, None] * way[:, 1::2])
 
 

@@ -143,18 +143,18 @@ FAULTS = {
     "the sign of one leaf": Fault("leaf_sign", on("hidden.weight", lambda g: -g), leaf="hidden/weight"),
     "one leaf scaled": Fault("leaf_factor", on("conv2.weight", lambda g: 3 * g), {}, {"factor": 3}, "conv2/weight"),
     "a square kernel transposed": Fault(
-        "transposed", on(OUT, lambda g: g.T), TEXT, leaf="blocks/0/attention/out_proj/weight"
+        "layout", on(OUT, lambda g: g.T), TEXT, leaf="blocks/0/attention/out_proj/weight"
     ),
-    "axes of a convolution": Fault("axes", on("conv2.weight", lambda g: g.transpose(2, 3)), leaf="conv2/weight"),
-    "a kernel flipped": Fault("flipped", on("conv2.weight", lambda g: g.flip(2, 3)), leaf="conv2/weight"),
-    "gates": Fault("gates", on("lstm.weight_ih_l0", lambda g: blocks(g, [0, 2, 1, 3])), LSTM),
-    "heads": Fault("heads", on("blocks.1.attention.out_proj.weight", heads), TEXT),
+    "axes of a convolution": Fault("layout", on("conv2.weight", lambda g: g.transpose(2, 3)), leaf="conv2/weight"),
+    "a kernel flipped": Fault("layout", on("conv2.weight", lambda g: g.flip(2, 3)), leaf="conv2/weight"),
+    "gates": Fault("layout", on("lstm.weight_ih_l0", lambda g: blocks(g, [0, 2, 1, 3])), LSTM),
+    "heads": Fault("layout", on("blocks.1.attention.out_proj.weight", heads), TEXT),
     "a leaf without a gradient": Fault("frozen", on("conv1.weight", lambda g: 0 * g), leaf="conv1/weight"),
     "a leaf that does not move": Fault("frozen", {"after": still("hidden.weight")}, ADAM, leaf="hidden/weight"),
     "tied embeddings": Fault("tied", {"tied": True}, TEXT),
     "a missing bias": Fault("missing", {"bias": False}, leaf="conv2/bias"),
     "weight decay in the gradient": Fault("weight_decay", l2(), {}, {"rate": 0.01}),
-    "weight decay in the optimizer": Fault("weight_decay", {"after": decayed}, ADAM, {"rate": 1e-3}),
+    "weight decay in the optimizer": Fault("weight_decay", {"after": decayed}, ADAM, {"b": 1e-3}),
     "a clip by value": Fault("clip_value", each(lambda g: g.clamp(-0.02, 0.02)), {}, {"limit": 0.02}),
     "a clip by norm": Fault("clip_norm", each(lambda g: g * min(1.0, 0.3 / float(g.norm()))), TEXT, {"limit": 0.3}),
     "a clip by the global norm": Fault("clip_global_norm", clip_global(1.0), {}, {"limit": 1.0}),
@@ -165,8 +165,8 @@ FAULTS = {
     "NaN": Fault("nonfinite", nan_from(3, "hidden.weight"), leaf="hidden/weight"),
     "the epsilon of a norm": Fault("constant", {"epsilon": 1e-3}),
     "the epsilon of Adam": Fault("epsilon", {"options": {"eps": 1e-3}}, ADAM, {"b": 1e-3}),
-    "Adam without bias correction": Fault("bias_correction", uncorrected({}), ADAM, {"beta1": 0.9}),
-    "the learning rate": Fault("learning_rate", {"options": {"lr": 0.05}}, {}, {"factor": 0.5}),
+    "Adam without bias correction": Fault("bias_correction", uncorrected({}), ADAM, {"b": -1}),
+    "the learning rate": Fault("learning_rate", {"options": {"lr": 0.05}}, {}, {"b": 0.05}),
     "another seed": Fault("initial", {"seed": 1}),
     "gates of the initial weights": Fault(
         "initial", begin_with("lstm.weight_hh_l0", lambda p: blocks(p, [0, 2, 1, 3])), LSTM

@@ -30,7 +30,7 @@ def check(fault: str, found: gx.Comparison) -> None:
     assert first.kind == about.kind, str(found)
     for name, number in about.numbers.items():
         assert first.numbers[name] == pytest.approx(number, rel=0.02), str(found)
-    assert about.kind not in ("transposed", "gates", "tied", "missing") or "It holds at " in first.text
+    assert about.kind not in ("layout", "tied", "missing") or "It holds at " in first.text
     assert not about.leaf or about.leaf in first.leaves, str(found)
     assert {finding.kind for finding in found.findings if finding.is_fault} == {about.kind}, str(found)
 

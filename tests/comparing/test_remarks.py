@@ -179,8 +179,8 @@ def lost(count: int, value: float = np.nan) -> Change:
 @pytest.mark.parametrize(
     ("in_a", "in_b", "words"),
     [
-        (lost(0), lost(2), "begins in B at step 2"),
-        (lost(2), lost(5), "2 in A and 5 in B"),
+        (lost(0), lost(2), "From step 2 on NaN or infinity"),
+        (lost(2), lost(5), "2 in A, 5 in B"),
         (lost(2), lost(2, np.inf), "of another kind: 2 in A"),
     ],
 )

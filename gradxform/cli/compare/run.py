@@ -144,19 +144,12 @@ def _largest(found: Comparison) -> list[int]:
 
 
 def _say_causes(found: Comparison, console: Console) -> None:
-    """Print the verdict and what explains it."""
-    console.print(_verdict(found), style="green" if found.within else "red", soft_wrap=True)
+    """Print the verdict and what explains it; of runs that part, the causes say where."""
+    end = found.agreement if found.within else "some differences exceed what is allowed."
+    verdict = f"{'Within' if found.within else 'Beyond'}: over {len(found.steps)} steps, {end}"
+    console.print(verdict, style="green" if found.within else "red", soft_wrap=True)
     for i, finding in enumerate(found.findings, 1):
         console.print(f"{i}. {finding.text}", soft_wrap=True)
-
-
-def _verdict(found: Comparison) -> str:
-    """The result in one sentence."""
-    judged, steps = found.judged[found.tree], f"{len(found.steps)} step{'s' * (len(found.steps) != 1)}"
-    if found.within:
-        return f"Within: over {steps}, {found.agreement}"
-    at = f"from step {judged.first} on" if judged.first is not None else "in what precedes them"
-    return f"Beyond: over {steps} the {found.tree} differ by up to {max(judged.levels.values()):.1e}, {at}."
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

@@ -6,8 +6,11 @@ how many steps it does.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,27 +86,18 @@ def _limits(
         own, others, norms = values[side.place], values[1 - side.place], every[side.place]
         limit = max(own) if units == "leaves" else own[0]
         over = [more > limit for more in others]
-        clips = over[0] if units == "steps" else all(over)
-        if clips:
-            own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
-        is_limit = len(own) > 1 and spread(own) <= constants.SAME_NORM and spread(others) > constants.ALIKE
-        if not is_limit or (clips and max(norms) > limit * (1 + constants.SAME_NORM)):
+        if max(norms) > limit * (1 + constants.SAME_NORM) or not (all(over) if units == "leaves" else over[0]):
             continue
-        certain = clips and _is_spared(norms, limit)
-        text = (
-            f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}, in {len(own)} of "
-            f"{len(norms)} {units}; {side.other} has {number(min(others))} to {number(max(others))} there."
-        )
-        if not clips:
-            one, other = e.losses.get(e.at, (0.0, 0.0))[:: 1 if side.place else -1]
-            text += " If it clips, gradients are larger before the clip"
-            text += (
-                f" (the loss is {number(other / one)} times larger too)." if other > (1 + e.slack) * one > 0 else "."
+        own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
+        if len(own) > 1 and spread(own) <= constants.SAME_NORM and spread(others) > constants.ALIKE:
+            certain = _is_spared(norms, limit)
+            text = (
+                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}, in {len(own)} of "
+                f"{len(norms)} {units}; {side.other} has {number(min(others))} to {number(max(others))} there."
             )
-        elif not certain:
-            text += " A smaller norm would tell a clip from a normalization."
-        labels = e.labels(e.bad) if units == "leaves" else ()
-        return Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
+            text += "" if certain else " A smaller norm would tell a clip from a normalization."
+            labels = e.labels(e.bad) if units == "leaves" else ()
+            return Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
     return None
 
 
@@ -176,9 +170,9 @@ def _times(e: Evidence, found: float) -> Finding:
         text += f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: "
         text += "a scale or a schedule that changes, or a mean over another number of tokens in each batch."
         return Finding("factor", text, e.at, (), {"factor": found})
-    small = [e.total(step, large == "A") for step in held]
+    sides = ([e.total(step, place) for step in held] for place in (0, 1))
     after = next((step for step in e.later if step > e.at), None)
-    no_clip = after in held and any(abs(norm - small[0]) > constants.CLIPPED * small[0] for norm in small)
+    no_clip = after in held and all(any(abs(n - x[0]) > constants.CLIPPED * x[0] for n in x) for x in sides)
     hint = _hint(e, times)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     scale = "a loss scale that is not undone, or a sum over microbatches or devices in one and a mean in the other"
@@ -239,7 +233,7 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     times = 1.0 if abs(times - 1) <= e.limit else times
     rate = float(np.median([fits[i][1] for i in decayed]))
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
-    unit = e.judged[e.tree].arithmetic.unit
+    unit = e.arithmetic.unit
     allowed = {i: max(min(e.limit, e.distance(i).relative / constants.BETTER), constants.CLOSE * unit) for i in leaves}
     if not rate or any(min(errors[i]) > allowed[i] for i in leaves):
         return
@@ -259,23 +253,38 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
 
 # --- single leaves ----------------------------------------------------------------------------------------------------
 
+Way = Callable[[Any, int], Any]
+"""What leads from a leaf of one run, at a step, to that of the other."""
+
+
+def _always(way: Callable[[Any], Any]) -> Way:
+    """The same at each step."""
+    return lambda x, step: way(x)
+
+
+def _leaf(e: Evidence, i: int, kind: str, text: str, way: Way, place: int = 0, **about: Any) -> Finding:
+    """What is found of one leaf, and at how many steps it holds, from that in the run at a place on."""
+    steps = [step for step in e.later if e.has(i, e.tree, step)]
+    pairs = ((step, *e.both(i, e.tree, step)[:: -1 if place else 1]) for step in steps)
+    held = [step for step, one, other in pairs if constants.BETTER * apart(way(one, step), other) < apart(one, other)]
+    about = {"leaves": e.labels([i]), "explains": frozenset([i]), "is_certain": True, **about}
+    return Finding(kind, text + _over(e, held), e.at, **about)
+
 
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    parallel = [(i, e.distance(i)) for i in e.bad if e.is_parallel(i)]
-    large = [(i, d) for i, d in parallel if d.size >= constants.PROVING and d.factor != 1]
+    large = {i: d for i in e.bad if (d := e.distance(i)).size >= constants.PROVING and d.factor != 1}
     # one of so many leaves may have a factor by chance, in so few elements
-    chances = [min(1.0, d.left / abs(d.factor - 1)) ** (d.size - 1) * len(e.row) for _, d in large]
-    factors = {i: d.factor for (i, d), by in zip(large, chances, strict=True) if by <= constants.CHANCE}
+    chances = {i: min(1.0, d.left / abs(d.factor - 1)) ** (d.size - 1) * len(e.row) for i, d in large.items()}
+    factors = {i: d.factor for i, d in large.items() if e.is_parallel(i) and chances[i] <= constants.CHANCE}
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
     for i, times in factors.items():
-        is_sign, label = abs(times + 1) < constants.WHOLE, e.pairs[i].label
+        is_sign = abs(times + 1) < constants.WHOLE
         own = f"is {number(times)} times as large in B: a factor of its own{why}"
-        what = "has the opposite sign in B." if is_sign else own
-        text = f"The gradient of {label} {what}{_over(e, e.held([i], times)[0])}"
-        kind = "leaf_sign" if is_sign else "leaf_factor"
-        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=is_sign or not most)
+        text = f"The gradient of {e.pairs[i].label} {'has the opposite sign in B.' if is_sign else own}"
+        kind, way = "leaf_sign" if is_sign else "leaf_factor", functools.partial(operator.mul, times)
+        yield _leaf(e, i, kind, text, _always(way), numbers={"factor": times}, is_certain=is_sign or not most)
 
 
 def permuted(e: Evidence) -> Iterator[Finding]:
@@ -285,24 +294,19 @@ def permuted(e: Evidence) -> Iterator[Finding]:
         is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
         found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
-            label, steps = e.pairs[i].label, [step for step in e.later if e.has(i, e.tree, step)]
-            held = [step for step in steps if moved(*e.both(i, e.tree, step), limit=constants.MOVED) == found]
-            text = f"The gradient of {label} in B is A's {found[1]}.{_over(e, held)}"
-            yield proven(found[0], text, e.at, (label,), {}, frozenset([i]))
+            text = f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
+            yield _leaf(e, i, "layout", text, _always(found[0]))
 
 
 def alone(e: Evidence) -> Iterator[Finding]:
     """Leaves with a gradient that one run does not have at all, or has as a part of another."""
     unaligned: list[tuple[str, str]] = []
-    near = max(e.limit, constants.EXACT)
     for side in e.sides:
-        found = ((path, _tie(e, side, path, e.bad, e.at, near)) for path in side.alone if e.values)
-        ties = {path: i for path, i in found if i is not None}
-        for path, i in ties.items():
-            held = [step for step in e.later if _tie(e, side, path, [i], step, constants.MOVED) == i]
+        ties = {path: tie for path in side.alone if (tie := _tie(e, side, path)) is not None}
+        for path, (i, way) in ties.items():
             label = e.pairs[i].label
             text = f"{label} and {path} are tied in {side.other}, whose gradient is the sum of the two in {side.name}."
-            yield proven("tied", text + _over(e, held), e.at, (label, path), {}, frozenset([i]))
+            yield _leaf(e, i, "tied", text, way, side.place, leaves=(label, path))
         there = [path for path in side.alone if path not in ties]
         lacking = [path for path in there if path not in e.alignment.not_aligned]
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
@@ -320,13 +324,17 @@ def alone(e: Evidence) -> Iterator[Finding]:
         yield Finding("unaligned", text, e.steps[0], tuple(path for path, _ in unaligned), {}, frozenset())
 
 
-def _tie(e: Evidence, side: Side, path: str, places: Sequence[int], step: int, limit: float) -> int | None:
+def _tie(e: Evidence, side: Side, path: str) -> tuple[int, Way] | None:
     """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
-    there = path in side.recording.shapes(step, e.tree)
-    extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64) if there else None
-    for i in [i for i in places if there and e.has(i, e.tree, step)]:
-        one, other = e.both(i, e.tree, step)[:: -1 if side.place else 1]
-        sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
-        if any(apart(whole, other) <= limit for whole in sums):
-            return i
+
+    def added(one: Any, step: int, turned: bool) -> Any:
+        if side.recording.shapes(step, e.tree).get(path) != one.shape[:: -1 if turned else 1]:
+            return one
+        extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64)
+        return one + (extra.T if turned else extra)
+
+    for i, turned in itertools.product(e.bad if e.values else (), (False, True)):
+        one, other = e.arrays(i)[:: -1 if side.place else 1]
+        if apart(added(one, e.at, turned), other) <= max(e.limit, constants.EXACT):
+            return i, functools.partial(added, turned=turned)
     return None

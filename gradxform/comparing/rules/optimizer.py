@@ -23,25 +23,10 @@ class Moves(NamedTuple):
 
     a: Any
     b: Any
-    parameter: Any
     apart: float
     """How far the gradients before are apart, in the median of their elements."""
     gap: float
     """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
-
-    @property
-    def part(self) -> tuple[float, float]:
-        """The part of the parameters by which moves differ, and what is left then of the difference."""
-        apart, size = self.b - self.a, float(np.vdot(self.parameter, self.parameter))
-        rate = float(np.vdot(self.parameter, apart)) / size if size else 0.0
-        whole = float(np.linalg.norm(apart))
-        return rate, float(np.linalg.norm(apart - rate * self.parameter)) / whole if whole else 1.0
-
-    def is_part(self, unit: float) -> bool:
-        """Whether moves differ by a part of the parameters, however small; in float32, 1 - rate is rounded."""
-        rate, left = self.part
-        enough = abs(rate) > constants.DECAY_UNITS * unit and len(self.a) >= constants.LARGE
-        return enough and left**2 < constants.UNLIKE
 
 
 class Parting(NamedTuple):
@@ -69,28 +54,25 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
         if exact.any():
             apart = np.median((np.abs(one - other) / np.abs(one))[exact])
             gap = np.median(((np.abs(a - b) - 8 * unit * np.abs(p)) / scale)[exact])
-            found[i] = Moves(a[exact], b[exact], p[exact], float(apart), float(gap))
+            found[i] = Moves(a[exact], b[exact], float(apart), float(gap))
     return found
 
 
 def _parting(e: Evidence) -> Parting | None:
     """Where parameters move apart though the gradients agree, if they do."""
-    unit, typical = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
+    unit, typical = e.coarsest("parameters").unit, e.coarsest("parameters").budget
     least = max(typical, e.judged["gradients"].arithmetic.budget)
-    limits: dict[int, float] = {}
+    apart: dict[int, float] = {}
     for step, after in itertools.pairwise(e.steps):
         if e.step is not None and step >= e.step:
             return None
         found = _moves(e, step, after, unit)
-        limits |= {
-            i: max(limits.get(i, 0.0), constants.AMPLIFIED * max(least, move.apart)) for i, move in found.items()
-        }
+        apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
         typical = max(typical, float(np.median([move.apart for move in found.values()] or [0.0])))
-        # gradients in bfloat16 (limit 1) have errors in any direction
-        bad = [i for i, move in found.items() if move.gap > limits[i] or (limits[i] < 1 and move.is_part(unit))]
-        gaps = {i: move.gap for i, move in found.items()}
-        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > constants.AMPLIFIED * typical:
-            bad = [i for i, gap in gaps.items() if gap > constants.AMPLIFIED * typical]
+        gaps = {i: move.gap / constants.AMPLIFIED for i, move in found.items()}
+        bad = [i for i, gap in gaps.items() if gap > apart[i]]
+        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > typical:
+            bad = [i for i, gap in gaps.items() if gap > typical]
         if bad:
             return Parting(step, after, found, bad)
         if step != e.steps[0]:
@@ -103,7 +85,7 @@ def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
     found = _parting(e) if {"gradients", "parameters"} <= set(e.rows) else None
     if found is not None:
-        made = (rule(e, found) for rule in (_still, _settings, _decoupled, _factor, _unknown))
+        made = (rule(e, found) for rule in (_still, _settings, _factor, _unknown))
         yield from itertools.islice(filter(None, made), 1)
 
 
@@ -127,9 +109,9 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
             continue
         pattern = [any(_has_moved(e, i, side.place, *steps) for i in still) for steps in itertools.pairwise(e.steps)]
         later = (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after)
-        begun, count = next(later, None), len(pattern)
-        periods = range(2, count // 2 + 1)
-        period = next((n for n in periods if pattern == [k % n == 0 for k in range(1, count + 1)]), 0)
+        begun = next(later, None)
+        every = ([k % n == 0 for k in range(1, len(pattern) + 1)] for n in range(2, len(pattern) // 2 + 1))
+        period = next((n for n, moves in enumerate(every, 2) if pattern == moves), 0)
         if period:
             why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
         elif begun is not None:
@@ -152,7 +134,7 @@ def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
 def _runs(e: Evidence, bad: list[int]) -> list[Run]:
     """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any."""
     steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
-    shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.arithmetic("parameters").unit
+    shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.coarsest("parameters").unit
     matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
@@ -173,7 +155,7 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
-    runs, budget = _runs(e, at.bad), e.arithmetic("parameters").budget
+    runs, budget = _runs(e, at.bad), e.coarsest("parameters").budget
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     pair = nearest(*candidates) if runs and all(candidates) else None
     found = list(_differences(*pair)) if pair else []
@@ -203,14 +185,38 @@ def _is_proven(setting: Setting, count: int, budget: float) -> bool:
     return count > 1 and setting.error <= budget and not alike
 
 
-_NUMBERS = {
+_TOLD = {
     "SGD": ("momentum is", "{0:g}"),
     "Adagrad": ("sum of squares begins with", "{2:g}"),
     "RMSprop": ("decay is", "{1:g}"),
     **dict.fromkeys(("Adam", "Lion"), ("betas are", "{0:g} and {1:g}")),
 }
 """What is told of the betas, or the start, of a family."""
-_PLACES = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
+_PLACES = {"": "", "outside": "", "hat": ", added before the bias correction,", "inside": ", added under the root,"}
+Aspect = tuple[str, str, str, tuple[float, ...], float]
+"""A kind, what may differ, its words and numbers in a setting, and how far equal numbers may be apart, relatively."""
+
+
+def _aspects(s: Setting) -> list[Aspect]:
+    """What settings of one family may differ in. A rate that changes has a factor for all leaves, as a clip has."""
+    (what, shown), nesterov = _TOLD[s.family], "Nesterov's" if s.nesterov else "the plain one"
+    counted = ("not at all", -1.0) if s.counted is None else (f"as {s.counted}", float(s.counted))
+    epsilon = f"about {s.epsilon:.2g}{_PLACES[s.place]}" if s.epsilon else "too small to show"
+    decay = f"{s.l2:.3g} times the parameters, added to the gradient (L2)," if s.l2 else "none"
+    if s.decay:
+        times = f"{s.decay / (s.rate or math.inf):.2g} times the learning rate of {number(s.rate)}"
+        decay = f"{s.decay:.3g} of the parameters at each step, beside the gradient ({times}),"
+    why = " from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
+    rates = ", ".join(f"{rate:.4g}" for rate in s.rates) + why * (len(s.rates) > 1)
+    place = list(_PLACES).index(s.place) if s.epsilon else 0
+    return [
+        ("bias_correction", "Adam's bias correction counts the first step", *counted[:1], counted[1:], 0.0),
+        ("optimizer", f"the {what}", shown.format(s.beta1, s.beta2, s.start), (s.beta1, s.beta2, s.start), 0.0),
+        ("optimizer", "the momentum is", nesterov, (s.nesterov,), 0.0),
+        ("epsilon", "epsilon is", epsilon, (s.epsilon, place), constants.SAME_EPSILON),
+        ("weight_decay", "the weight decay is", decay, (s.decay, s.l2), constants.SAME_DECAY),
+        ("learning_rate", "the learning rate is", rates, s.rates, constants.SAME_RATE),
+    ]
 
 
 def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
@@ -218,80 +224,16 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
     if a.family != b.family:
         yield "optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {}
         return
-    if a.counted != b.counted:
-        first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
-        text = f"Adam's bias correction counts the first step {_beside(*first)}"
-        yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
-    (words, one), (_, other) = _told(a), _told(b)
-    if one != other:
-        yield "optimizer", f"the {words} {_beside(one, other)}", {"a": a.beta1, "b": b.beta1}
-    if a.nesterov != b.nesterov:
-        yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
-    if _differ(a.epsilon, b.epsilon, constants.SAME_EPSILON) or (a.place != b.place and a.epsilon):
-        yield "epsilon", f"epsilon is {_beside(_epsilon(a), _epsilon(b))}", {"a": a.epsilon, "b": b.epsilon}
-    if _differ(a.l2, b.l2, constants.SAME_DECAY) or _differ(a.decay, b.decay, constants.SAME_DECAY):
-        yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
-    count = max(len(a.rates), len(b.rates), 1)
-    rates = zip(*(setting.rates or (setting.rate,) * count for setting in (a, b)), strict=True)
-    if any(_differ(one, other, constants.SAME_RATE) for one, other in rates):
-        text = f"the learning rate is {_beside(_rate(a), _rate(b))}"
-        yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
+    for (kind, what, one, x, by), (_, _, other, y, _) in zip(_aspects(a), _aspects(b), strict=True):
+        both = zip(*(numbers * (max(len(x), len(y)) // len(numbers)) for numbers in (x, y)), strict=True)
+        if any(abs(low - high) > by * min(low, high) for low, high in both):
+            yield kind, f"{what} {one} in A{',' if ' and ' in one else ' and'} {other} in B", {"a": x[0], "b": y[0]}
 
 
-def _beside(one: str, other: str) -> str:
-    return f"{one} in A{',' if ' and ' in one else ' and'} {other} in B"
-
-
-def _differ(a: float, b: float, by: float) -> bool:
-    """Whether two numbers are apart by more than a part of them."""
-    return abs(a - b) > by * min(a, b)
-
-
-def _told(setting: Setting) -> tuple[str, str]:
-    """What the numbers of a family are called, and they."""
-    words, shown = _NUMBERS[setting.family]
-    return words, shown.format(setting.beta1, setting.beta2, setting.start)
-
-
-def _name(setting: Setting) -> str:
-    numbers = f" whose {' '.join(_told(setting))} and" if setting.beta1 or setting.beta2 or setting.start else " with"
-    return f"{setting.family}{numbers} a learning rate of {_rate(setting)}"
-
-
-def _rate(setting: Setting) -> str:
-    """The rate; one that changes may be a clip as well, which has one factor for all leaves."""
-    shown = ", ".join(f"{rate:.4g}" for rate in setting.rates or (setting.rate,))
-    why = " from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
-    return f"{shown}{why if setting.rates else ''}"
-
-
-def _epsilon(setting: Setting) -> str:
-    return f"about {setting.epsilon:.2g}{_PLACES.get(setting.place, '')}" if setting.epsilon else "too small to show"
-
-
-def _decay(setting: Setting) -> str:
-    if setting.decay:
-        return (
-            f"decays its parameters by {setting.decay:.3g} of themselves at each step, beside the gradient (a weight "
-            f"decay of {setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
-        )
-    added = f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
-    return added if setting.l2 else "does not decay its parameters"
-
-
-def _decoupled(e: Evidence, at: Parting) -> Finding | None:
-    """Moves that differ by one number times the parameters, the same in all leaves."""
-    rates, left = zip(*(at.moves[i].part for i in at.bad), strict=True)
-    rate = float(np.median(rates)) / (at.after - at.step)
-    if max(left) > 1 / constants.BETTER or max(rates) - min(rates) > abs(np.median(rates)) / constants.BETTER:
-        return None
-    run, other = ("B", "A") if rate > 0 else ("A", "B")
-    certain = sum(len(at.moves[i].a) for i in at.bad) >= constants.LARGE
-    text = (
-        f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (rate "
-        f"times weight decay), which {other} does not do, or so much less, or toward values such as its initial ones."
-    )
-    return Finding("weight_decay", text, at.step, e.labels(at.bad), {"rate": rate}, is_certain=certain)
+def _name(s: Setting) -> str:
+    what, shown = _TOLD[s.family]
+    numbers = f" whose {what} {shown.format(s.beta1, s.beta2, s.start)} and" * bool(s.beta1 or s.beta2 or s.start)
+    return f"{s.family}{numbers or ' with'} a learning rate of {_aspects(s)[-1][2]}"
 
 
 def _factor(e: Evidence, at: Parting) -> Finding | None:

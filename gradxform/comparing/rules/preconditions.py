@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,27 +15,6 @@ from gradxform.comparing.layouts import apart, cosine
 from gradxform.comparing.rules.moved import moved
 
 
-def offset(e: Evidence) -> Iterator[Finding]:
-    """Gradients of each step in A that are those of a later, or an earlier, step in B."""
-    shifts = [sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)]
-    shift, steps = _shift(e, e.tree, shifts, e.limit) if e.begins else (0, [])
-    if shift:
-        text = (
-            f"The recordings count their steps otherwise: the {e.tree} of step {e.at} in A are those of step "
-            f"{e.at + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
-        )
-        yield proven("offset", text, e.at, (), {"steps": shift})
-
-
-def _shift(e: Evidence, tree: str, shifts: Sequence[int], limit: float) -> tuple[int, list[int]]:
-    """The first shift by which a tree of A, at some steps, is that of other steps of B, and the steps; else zero."""
-    for shift in shifts:
-        steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
-        if steps and all(e.apart(tree, step, step + shift) <= limit for step in steps):
-            return shift, steps
-    return 0, []
-
-
 def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
     """NaN or an infinity in one run alone, before the runs part otherwise; later ones are a remark."""
     steps = [(step, place, tree) for place, tree in enumerate(TREES) if tree in e.rows for step in e.rows[tree]]
@@ -44,17 +23,12 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
         lost = [i for i, d in enumerate(row) if d is not None and d.apart]
         if not lost:
             continue
-        where, last = f"in the {tree} of {len(lost)} of {len(row)} leaves", e.pairs[lost[-1]].label
-        counts = [sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1)]
-        if all(counts):
-            text = (
-                f"Both have NaN or infinity at step {step}, in other elements or of another kind: {counts[0]} in A and "
-                f"{counts[1]} in B, {where}."
-            )
-        else:
-            run, other = "AB" if counts[0] else "BA"
-            text = f"NaN or infinity begins in {run} at step {step}, {where}; {other} is finite there."
-        found = proven("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
+        a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
+        text = (
+            f"From step {step} on NaN or infinity stands in other elements, or is of another kind: {a} in A, {b} in B, "
+            f"in {len(lost)} of {len(row)} leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
+        )
+        found = proven("nonfinite", text, step, e.labels(lost))
         if later == (e.step is not None and step > e.step):
             yield replace(found, is_fault=not later)
         return
@@ -99,25 +73,12 @@ def _same_values(one: Any, other: Any, limit: float) -> bool:
     return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
 
 
-def late_parameters(e: Evidence) -> Iterator[Finding]:
-    """Parameters of each step in one run that are those of the next step in the other, while the gradients agree."""
-    if e.step is None and "parameters" in e.rows and len(e.steps) > 2:
-        gap, first = e.steps[1] - e.steps[0], e.steps[0]
-        limit = e.apart("parameters", first, first) / constants.NEARER
-        shift, _ = _shift(e, "parameters", (gap, -gap), limit) if limit else (0, [])
-        run = "A" if shift > 0 else "B"
-        text = f"The gradients agree, and the parameters of {run} are those of the next step in the other run: "
-        text += f"{run} records its parameters after the optimizer's step, the other before it."
-        if shift:
-            yield proven("late_parameters", text, first)
-
-
 def initial(e: Evidence) -> Iterator[Finding]:
     """Parameters that differ at the first step that was recorded."""
     step = e.steps[0]
     if "parameters" not in e.rows or e.step not in (None, step):  # they agreed long enough for the gradients to agree
         return
-    row, limit = e.rows["parameters"][step], constants.COPIES * e.arithmetic("parameters").unit
+    row, limit = e.rows["parameters"][step], constants.COPIES * e.coarsest("parameters").unit
     there = {i: d for i, d in enumerate(row) if d is not None}
     far = [i for i, d in there.items() if e.pairs[i].sure >= constants.SURE and d.relative > limit]
     bad = [i for i in far if not _is_sum(e, i, limit)]
@@ -139,10 +100,11 @@ def initial(e: Evidence) -> Iterator[Finding]:
         why = ": other seeds or initializers, or weights that were not copied"
         why = why if most_are_others else f" by up to {number(100 * largest)} %"
         text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {e.some(bad)}."
-    # Parameters after one step look like this: the next ones of the other run tell, from the third step on.
-    may_be_late = place is None and not most_are_others and len(bad) == len(row) and len(e.steps) < 3
+    # parameters after a step look like this: gradients that agree tell, or a third step, unless steps are counted apart
+    unsure = e.step is None or len(e.steps) < 3 or e.a.steps[0] != e.b.steps[0]
+    may_be_late = unsure and place is None and not most_are_others and len(bad) == len(row)
     if may_be_late:
-        text += " Either they start so, or one run records them after its step: a third step would decide."
+        text += " Either they start so, or one run counts its steps otherwise, or records them after its step."
     values = {"leaves": len(bad), "relative": largest}
     yield Finding("initial", text, step, e.labels(bad), values, is_certain=not may_be_late)
 
@@ -152,7 +114,7 @@ def _is_sum(e: Evidence, i: int, limit: float) -> bool:
     for side in e.sides if e.values else ():
         for path in (path for path, first in side.seconds.items() if first == i):
             arrays = e.arrays(i, "parameters", e.steps[0])
-            extra = e.array(side.recording, e.pairs[i].views[side.place]._replace(path=path), "parameters", e.steps[0])
+            extra = e.array(side.place, e.pairs[i].views[side.place]._replace(path=path), "parameters", e.steps[0])
             if apart(arrays[side.place] + extra, arrays[1 - side.place]) <= limit:
                 return True
     return False

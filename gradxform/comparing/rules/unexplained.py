@@ -34,12 +34,11 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
     """One run in a lower precision, by its dtypes: a remark on what is taken for rounding."""
     one, other = (coarsest(side.dtypes(e.steps[0], e.tree).values()) for side in (e.a, e.b))
     if one != other:
-        judged = e.judged[e.tree].arithmetic
         text = (
-            f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {judged.budget:.2g} are "
-            f"taken for the rounding of {judged.name}."
+            f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {e.arithmetic.budget:.2g} "
+            f"are taken for the rounding of {e.arithmetic.name}."
         )
-        yield proven("precision", text, e.steps[0], (), {"unit": judged.unit}, frozenset(), is_fault=False)
+        yield proven("precision", text, e.steps[0], (), {"unit": e.arithmetic.unit}, frozenset(), is_fault=False)
 
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
@@ -63,7 +62,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
     that begins later either shows in the loss, or is one that another rule proves. In half precision, inputs are
     rounded over their kinks at any step, for a few leaves.
     """
-    arithmetic, gap = e.judged[e.tree].arithmetic, e.loss_gap(e.at)
+    arithmetic, gap = e.arithmetic, e.loss_gap(e.at)
     half = arithmetic.unit >= BY_NAME["float16"].unit and _apart(e) <= arithmetic.grown
     few_of_half = half and len(e.bad) <= len(e.significant) / 4
     agree = gap == 0 or (gap is None and not set(e.significant) <= set(e.bad))
@@ -95,7 +94,7 @@ def _parameters_agree(e: Evidence) -> bool:
             starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", e.at)
             a, b = (end - start for start, end in zip(starts, ends, strict=True))
             far.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
-    return not far or float(np.median(far)) <= max(e.judged[e.tree].arithmetic.grown, constants.AMPLIFIED * before)
+    return not far or float(np.median(far)) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
@@ -118,10 +117,9 @@ def _rounding(e: Evidence) -> str:
 
 def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
-    unit, fits, exact = e.judged[e.tree].arithmetic.unit, _rounding(e), e.tolerance is None
-    measured = exact and e.values
-    small = [i for i in e.significant if measured and e.distance(i).relative > constants.CLOSE * unit]
-    places = e.bad or small
+    fits, exact = _rounding(e), e.tolerance is None
+    measured, close = exact and e.values, constants.CLOSE * e.arithmetic.unit
+    places = e.bad or [i for i in e.significant if measured and e.distance(i).relative > close]
     if not places:
         return
     distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2 and e.values
@@ -130,34 +128,29 @@ def vague(e: Evidence) -> Iterator[Finding]:
     # between differences and gradients; low for rounding, which has no direction
     directions = [0.0, *(abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in there)]
     largest, directed = max(d.relative for d in distances), max(directions) >= constants.DIRECTED
-    one, other = (e.total(e.at, place) for place in (0, 1))
-    parts = (
-        (d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row if d is not None) if one and other else [1]
-    )
-    similarity, ratio = math.fsum(parts), other / one if one else 0.0
+    one, other = (e.total(e.at, place) or math.inf for place in (0, 1))
+    similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row if d is not None)
+    ratio = other / one if math.isfinite(one + other) else 0.0
     if many and fits and e.begins and not directed:
-        kind = "precision"
-        text = (
-            f"The differences have the size of {'TF32 or float16' if fits == 'TF32' else fits} rounding and no "
-            "direction: either one run computes in lower precision, or a layer differs a little (an approximate GELU)."
-        )
+        kind, what = "precision", "TF32 or float16" if fits == "TF32" else fits
+        text = f"The differences have the size of {what} rounding and no direction: either one run computes in lower "
+        text += "precision, or a layer differs a little (an approximate GELU)."
     elif directed and largest < constants.SMALL and measured and not any(d.apart for d in distances):
         if not e.bad and np.median(directions) < constants.DIRECTED:
             return
-        kind = "constant"
-        text = (
-            f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: either another "
-            "epsilon or constant (such as label smoothing), or a variance over n in one and n - 1 in the other."
+        kind, text = "constant", f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: "
+        text += (
+            "either another epsilon or constant (such as label smoothing), or a variance over n in one and n - 1 in "
         )
+        text += "the other."
     elif many and similarity < constants.UNRELATED and 0.5 < ratio < 2:
-        kind, data = (
+        data = "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels, or in another order"
+        kind, text = (
             "unrelated",
-            "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels, or in another order",
+            f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}), and their ",
         )
-        text = (
-            f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}), and their norms are alike "
-            f"(B/A {number(ratio)}): either dropout or augmentation in one{data}, or another computation (a mask)."
-        )
+        text += f"norms are alike (B/A {number(ratio)}): either dropout or augmentation in one{data}, or another "
+        text += "computation (a mask)."
     elif e.bad:
         begin = "Rounding does not explain the differences" if exact else "The differences exceed the tolerance"
         kind, text = "unknown", f"{begin}, and no rule knows their cause."
