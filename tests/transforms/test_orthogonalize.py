@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -83,8 +84,13 @@ def test_polar_express_is_algorithm_1_of_its_paper() -> None:
 # --- axes, stacks and scales -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", [gx.orthogonalize, gx.normalize_neurons])
 @pytest.mark.parametrize(("framework", "mode"), MOST)
-def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str) -> None:
+def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str, make: Any) -> None:
+    def first(axes: Any, g: Any) -> Any:
+        tx = make(axes=axes)
+        return tx.update([g], tx.init([g]))[0][0]
+
     kernel = RNG.standard_normal((3, 2, 4, 5)).astype(np.float32)
     alone = {
         "keras": lambda x: x.reshape(1, 24, 5),
@@ -93,10 +99,10 @@ def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str) -> Non
         ((3, 0), (-2,)): lambda x: x.transpose(1, 3, 0, 2).reshape(2, 15, 4),
     }
     for axes, matrices in alone.items():
-        found = array(call(framework, mode, lambda g, axes=axes: gx.orthogonalize(axes=axes)([g])[0], kernel))
+        found = array(call(framework, mode, functools.partial(first, axes), kernel))
         assert (found.shape, found.dtype) == (kernel.shape, kernel.dtype)
         for new, matrix in zip(matrices(found), matrices(kernel), strict=True):
-            assert off(new, gx.orthogonalize(axes="keras")([matrix])[0]) < 1e-4, axes
+            assert off(new, first("keras", matrix)) < 1e-4, axes
 
 
 @pytest.mark.parametrize("axes", ["keras", "torch"])
