@@ -1,7 +1,7 @@
 """Mutation testing: broken contracts in every framework, and cosmic-ray's mutations of the library. `make mutants`.
 
 Results are appended to `.cache/mutants/KEY` as they come, and a second start goes on. Each fault has a process of its
-own that imports the framework: some hang in a process forked after their import.
+own, forked from one that has imported the framework and run nothing in it: it has no threads then, which a fork loses.
 """
 
 from __future__ import annotations
@@ -98,12 +98,10 @@ def verdict(said: list[Any], how: str) -> str:
     return said[0]["word"] or ("survived" if said[1:] else "not reached")
 
 
-def contracts(framework: str, control: Any) -> Iterator[Fault]:
+def contracts(framework: str, seams: Any, control: Any) -> Iterator[Fault]:
     """The contracts of a framework, with the tests that name it, if there are any: not with NumPy's."""
-    from contracts_backends import CONTRACTS
-
     needs = run.NEEDS.get(framework, ("",))
-    for contract in (contract for contract in CONTRACTS if framework in contract.frameworks):
+    for contract in seams.contracts:
         reach = [name for name, one in control["tests"].items() if contract.target in one["seams"]]
         break_ = operator.methodcaller("break_", contract)
         own = [name for name in reach if any(package in name for package in needs)]
@@ -163,31 +161,23 @@ def attempts(fresh: Any, faults: Iterable[Fault], control: Any, given: Any, reco
             )  # fmt: skip
 
 
-def fresh(framework: str, work: Any, limit: float, *tests: str) -> tuple[list[Any], str]:
-    """Collect tests in a fresh process of a framework, and call `work(session, seams, say)` there."""
+def fresh(seams: Any, work: Any, limit: float, *tests: str) -> tuple[list[Any], str]:
+    """Collect tests in a fresh process, and call `work(session, seams, say)` there."""
 
     def begin(say: Callable[[Any], None]) -> None:
-        run.prepare(framework)
-        from contracts import Seams
-        from contracts_backends import CONTRACTS
-
-        from gradxform.backend import lookup
-
-        here = tuple(dict.fromkeys(("numpy", framework)))
-        lookup.installed = lambda: here  # tests of other frameworks are not collected
-        run.session(functools.partial(work, seams=Seams(CONTRACTS, framework), say=say), *tests)
+        run.session(functools.partial(work, seams=seams, say=say), *tests)
 
     return run.forked(begin, limit)
 
 
 def in_framework(framework: str, given: Any, records: Records) -> None:
-    """Run the tests of one framework."""
-    start = functools.partial(fresh, framework)
+    """Run the tests of one framework; it stays imported."""
+    start = functools.partial(fresh, seams := run.prepared(framework))
     folders = [ROOT / "gradxform" / name for name in cosmic.FOLDERS if framework == "numpy"]
     file = given.folder / f"{framework}.json"
     control = run.control(lambda work, limit: start(work, limit, *given.tests), file, folders, given.end)
     if "contracts" in given.what:
-        attempts(start, contracts(framework, control), control, given, records)
+        attempts(start, contracts(framework, seams, control), control, given, records)
     if "mutants" in given.what and folders:
         attempts(start, mutants(given.folder, given.sample, control), control, given, records)
 
@@ -215,9 +205,13 @@ def main() -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms")]
     file = given.folder / ("kills.jsonl" if given.each else "results.jsonl")
-    records = Records(file)
     for framework in given.framework or FRAMEWORKS:
-        in_framework(framework, given, records)
+        process = run.FORK.Process(target=in_framework, args=(framework, given, Records(file)))
+        process.start()
+        process.join()
+        if process.exitcode:
+            return 1
+    records = Records(file)
     if given.out:
         old = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
         given.out.write_text(page(records.values(), given.commit, given.sample, old), encoding="utf-8")

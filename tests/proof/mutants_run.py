@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
+import gc
 import importlib.util
 import json
 import multiprocessing
@@ -47,8 +49,8 @@ class _Hidden:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def prepare(framework: str) -> None:
-    """Set the environment for tests of one framework, and hide the other ones; before anything imports them."""
+def prepared(framework: str) -> Any:
+    """Hide other frameworks from the tests of one, import it, and return its seams; no test has been imported."""
     os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "KERAS_BACKEND": framework}
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     hidden, find = _Hidden(set(OTHERS) - set(NEEDS.get(framework, ()))), importlib.util.find_spec
@@ -58,6 +60,19 @@ def prepare(framework: str) -> None:
 
     settings.register_profile("faults", phases=(Phase.explicit, Phase.generate))  # a failure is not made smaller
     settings.load_profile("faults")
+    from gradxform.backend import lookup
+
+    here = tuple(dict.fromkeys(("numpy", framework)))
+    lookup.installed = lambda: here  # type: ignore[assignment]  # tests of other frameworks are not collected
+    from contracts import Seams
+    from contracts_backends import CONTRACTS
+
+    seams = Seams(CONTRACTS, framework)
+    gc.freeze()  # the forks do not go through these objects again
+    with contextlib.suppress(FileNotFoundError):  # outside Linux
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise RuntimeError(f"importing {framework} starts threads, which a fork loses: it may hang")
+    return seams
 
 
 class Session:
@@ -108,6 +123,9 @@ def forked(work: Callable[[Callable[[Any], None]], None], limit: float) -> tuple
             process.join(0.1)
         how = "out of time" if process.is_alive() else "died" if process.exitcode else ""
         with contextlib.suppress(ProcessLookupError, PermissionError):
+            if how == "out of time":
+                os.kill(process.pid, signal.SIGUSR1)  # where it hangs, in MUTANTS_LOG
+                process.join(1.0)
             os.killpg(process.pid, signal.SIGKILL)  # and what it started
         process.join()
         return list(map(json.loads, said.read_text(encoding="utf-8").splitlines())), how
@@ -117,6 +135,7 @@ def _child(work: Callable[[Callable[[Any], None]], None], said: Path) -> None:
     os.setsid()
     os.dup2(os.open(os.environ.get("MUTANTS_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
+    faulthandler.register(signal.SIGUSR1, file=os.dup(2))  # pytest redirects 2
     with said.open("w", encoding="utf-8", buffering=1) as file:
         work(lambda what: print(json.dumps(what), file=file))
     os._exit(0)  # no threads of tests are waited for
