@@ -147,7 +147,7 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
 
 def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransformation:
     """Apply a transform to selected gradients; errors begin with `name`."""
-    inner, checked = as_transformation(name, tx), check(name, where)
+    inner, checked = as_transformation(name, tx, where, f"gx.{name}(tx, where)"), check(name, where)
 
     def mask(view: Tree) -> Sequence[bool]:
         return chosen(name, checked, view)
@@ -359,7 +359,7 @@ def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any
             better = repr(paused).replace(inner, f"chain({inner}, {'...' if label else repr(tx)})", 1)
             moved = f"{label!r} of another library" if label else repr(tx)
             why = f"{paused!r} returns zeros where it skips a step or waits, and they move {moved}"
-            warnings.warn(f"chain: {why}; write {better}", OrderWarning, stacklevel=5)
+            warnings.warn(f"chain: {why}; write {better}", OrderWarning, stacklevel=4)
             return
         paused = paused or pausing(tx)
 

@@ -757,7 +757,7 @@ def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         gx.chain(gx.chain(gx.parse(first), gx.scale(1.0)), gx.parse(later)).init(params)
-    assert [warning.category for warning in caught] == [gx.OrderWarning] * moves
+    assert [(warning.category, warning.filename) for warning in caught] == [(gx.OrderWarning, __file__)] * moves
     if moves:
         tx = gx.parse(str(caught[0].message).rpartition("write ")[2])
         _, state = tx.update({"w": np.full(2, np.nan)}, tx.init(params), params)
