@@ -35,11 +35,10 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
         kinds = {key: each.annotation for key, each in signature.parameters.items()}
         scalars = {key for key, kind in kinds.items() if Scalar in (kind, *get_args(kind))}  # which may be schedules
 
-        absent = {key for key, each in signature.parameters.items() if each.default is None}
-
         @functools.wraps(make)
         def checked(**given: Any) -> GradientTransformation:
-            due = [key for key in checks if key in given and not (given[key] is None and key in absent)]
+            defaults = {key: each.default for key, each in signature.parameters.items()}
+            due = [key for key in checks if key in given and not (given[key] is None is defaults[key])]
             new = {key: checks[key](name, key, given[key]) for key in due}
             return make(**{**given, **new})  # type: ignore[call-arg]
 
@@ -159,14 +158,10 @@ def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
     try:
         found = value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, UnicodeError, MemoryError, RecursionError) as error:
-        hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
-        raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}{hint}") from error
+        raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}") from error
     if not isinstance(found, GradientTransformation):
         raise ValueError(f"parse: {expression!r:.200} is not a transformation; write for example 'clip_norm(1.0)'")
     return found
-
-
-_NO_GROUPS = "a ProcessGroup or DeviceMesh cannot be parsed: parse the inner transform, and write gx.across(tx, group)"
 
 
 def _called(name: str, args: list[Any], keywords: list[tuple[str | None, Any]], expression: str) -> Any:
@@ -181,8 +176,6 @@ def _called(name: str, args: list[Any], keywords: list[tuple[str | None, Any]], 
             return re.compile(*args, **named)
         except (re.error, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"parse: re.compile in {expression!r:.200}: {error}") from error
-    if name == "DeviceMesh":
-        raise ValueError(f"parse: {_NO_GROUPS}")
     if name not in factories:
         near, known = errors.meant(name, factories), ", ".join(sorted(factories))
         hint = f" (did you mean {near}?)" if near is not None else ""

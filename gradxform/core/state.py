@@ -87,8 +87,9 @@ def stored(view: Tree, value: Any, old: Array) -> Array:
 
 
 def stored_as(view: Tree, old: T, *values: Any) -> T:
-    """Return a state of numbers and vectors like an old one, with new values."""
-    return type(old)(*[stored(view, value, place) for value, place in zip(values, old, strict=True)])
+    """Return a state with new numbers and vectors in its first fields, in the dtypes and on the devices of the old."""
+    new = [stored(view, value, place) for value, place in zip(values, old, strict=False)]
+    return type(old)(*new, *old[len(new) :])
 
 
 def _owner(view: Tree, old: Any) -> Backend:
@@ -218,10 +219,8 @@ def applied_if(
 
 def counted_if(view: Tree, due: Any, inner: Any, state: T, context: Any, *numbers: Any) -> tuple[Tree, T]:
     """Apply a transform if a step is due; the state has new numbers before this condition and the inner state."""
-    *old, before = state
-    out, after = applied_if(view, due, inner, lambda: view, before, context)
-    new = [stored(view, value, place) for value, place in zip((*numbers, due), old, strict=True)]
-    return out, type(state)(*[*new, after])
+    out, after = applied_if(view, due, inner, lambda: view, state[-1], context)
+    return out, type(state)(*stored_as(view, state, *numbers, due)[:-1], after)
 
 
 def _chosen(view: Tree, condition: Any) -> Tree:

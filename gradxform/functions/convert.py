@@ -22,14 +22,6 @@ Rename = Callable[[str, Any], Mapping[str, Any]]
 Shape = tuple[int, ...]
 Move = Callable[[Any], Any]
 
-_MODELS = {
-    "a Flax NNX module": "write nnx.state(model, nnx.Param)",
-    "a Flax module": "write model.init(key, inputs)",
-    "a Keras model or layer": "write {v.path: v for v in model.weights}",
-    "a PyTorch model": "write those of the new one, in Flax or Keras",
-}
-"""What to write instead of a model."""
-
 
 def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     """Convert a state to NumPy arrays, to save it or to continue in another framework.
@@ -178,17 +170,12 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
     missing, strange = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if not (missing or strange):
         return
-    if what == "from_numpy":
-        own, has, rename = "like must be tx.init(params)", "like has no", "pass a function: rename"
-    else:
-        own, has = "The state must be", "there is no place for"
-        rename = "convert them with gx.from_numpy(state, like, rename)"
-    lists = (("the state lacks", missing), (has, strange))
+    lists = (("the state lacks", missing), ("there is no place for", strange))
     found = "; ".join([f"{text} {_some(paths, old)}" for text, paths in lists if paths])
     one, other = ({path.lstrip("0123456789").removeprefix("/") for path in paths} for _, paths in lists)
-    if one & other:
-        rename += "; gx.identity() keeps a place in a chain"
-    raise ValueError(f"{what}: {found}. {own} of the same transform and parameters. If paths differ, {rename}")
+    hint = "; gx.identity() keeps a place in a chain" if one & other else ""
+    own = "The state and like=tx.init(params) must be of the same transform and parameters"
+    raise ValueError(f"{what}: {found}. {own}. If paths differ, write gx.from_numpy(state, like, rename){hint}")
 
 
 def _some(paths: Sequence[str], old: Mapping[str, str]) -> str:
@@ -209,20 +196,14 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
     if array.shape != shape:
         hint = _axes_that_fit(array.shape, shape)
         where = f"the leaf at {_named(path, old)} has shape {array.shape}"
-        raise ValueError(f"{what}: {where}, but {_wanted(what, shape)}{hint}")
+        raise ValueError(f"{what}: {where}, but its place has {shape}{hint}")
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
         array = array.view(dtype)  # NumPy loads bfloat16 as raw bytes
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
-        does = f"{_wanted(what, dtype)}, which cannot hold its values"
-        raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, but {does}")
+        raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, whose values {dtype} cannot hold")
     return type(like)(cast.item()) if owner is None else owner.placed(cast, like)
-
-
-def _wanted(what: str, value: Any) -> str:
-    """What stands in the place of a leaf: in `like`, or in the state of an adapter."""
-    return f"like has {value}" if what == "from_numpy" else f"the state needs {value}"
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
@@ -356,12 +337,11 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
     try:
         backend, (leaves, _) = lookup.opened(params)
     except TypeError:
-        found = misplaced(params)
-        advice = None if found is None else _MODELS.get(found[0])
-        if found is None or advice is None:
+        if (found := misplaced(params)) is None:
             raise
-        got = f"got {found[0]} ({type(params).__name__}); {advice}"
-        raise TypeError(f"rename_from_torch: expected the parameters of the new model by path, {got}") from None
+        how = "nnx.state(model, nnx.Param), model.init(key, inputs) of linen, or {v.path: v for v in model.weights}"
+        got = f"got {found[0]} ({type(params).__name__}); of the new model, in Flax or Keras, write {how}"
+        raise TypeError(f"rename_from_torch: expected parameters by path, {got}") from None
     if backend is None:
         return {}
     pairs = zip(backend.paths(params), leaves, strict=True)

@@ -50,14 +50,8 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     References:
         Abadi et al., Deep learning with differential privacy, 2016; ``optax.per_example_layer_norm_clip``.
     """
-    c = arguments.limit("per_example_clip_norm", "max_norm", max_norm)
-    view = _batched("per_example_clip_norm", grads)
-    norms = _example_norms(view)
-    factors = [clip_coefficient(norm, c) for norm in norms]
-    for i, norm in enumerate(norms):
-        _warn("per_example_clip_norm", view, norm.value, f"the gradient at {view.source.path(i)!r}")
-    counts = [_number_clipped(view, factor) for factor in factors]
-    return _tree(view, [_sum_of_examples(view, i, factor) for i, factor in enumerate(factors)]), _tree(view, counts)
+    view, factors = _factors("per_example_clip_norm", grads, max_norm, together=False)
+    return _sums(view, factors), _tree(view, [_number_clipped(view, factor) for factor in factors])
 
 
 @unconverted
@@ -91,15 +85,20 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     References:
         Abadi et al., Deep learning with differential privacy, 2016; ``optax.per_example_global_norm_clip``.
     """
-    c = arguments.limit("per_example_clip_global_norm", "max_norm", max_norm)
-    view = _batched("per_example_clip_global_norm", grads)
-    norms = _example_norms(view)
-    single = all(norm.single for norm in norms)
-    total = view.backend.compute(_together, *(norm.value for norm in norms))
-    factor = clip_coefficient(Norm(total, single, view.backend), c)
-    _warn("per_example_clip_global_norm", view, total, "a gradient")
-    sums = [_sum_of_examples(view, i, factor) for i in range(len(view.leaves))]
-    return _tree(view, sums), _number_clipped(view, factor)
+    view, (factor,) = _factors("per_example_clip_global_norm", grads, max_norm, together=True)
+    return _sums(view, [factor] * len(view.leaves)), _number_clipped(view, factor)
+
+
+def _factors(name: str, grads: Any, max_norm: Any, together: bool) -> tuple[Tree, list[Array]]:
+    """View of the gradients, and the factors of the examples: of each leaf, or of all together."""
+    c, view = arguments.limit(name, "max_norm", max_norm), _batched(name, grads)
+    norms, what = _example_norms(view), [f"the gradient at {path!r}" for path in view.source.paths]
+    if together:
+        total = view.backend.compute(_together, *(norm.value for norm in norms))
+        norms, what = [Norm(total, all(norm.single for norm in norms), view.backend)], ["a gradient"]
+    for norm, where in zip(norms, what, strict=True):
+        _warn(name, view, norm.value, where)
+    return view, [clip_coefficient(norm, c) for norm in norms]
 
 
 def _batched(name: str, grads: Any) -> Tree:
@@ -138,12 +137,14 @@ def _together(xp: Any, *norms: Array) -> Array:
     return xp.reshape(norm_over(xp, each, (0,), 2.0), (-1,))
 
 
-def _sum_of_examples(view: Tree, i: int, factor: Any) -> Array:
-    """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
-    leaf, backend = view.leaves[i], view.backend
-    column = backend.compute(_as_column, factor, ones=(1,) * (len(backend.shape(leaf) or ()) - 1))
-    total = backend.compute(formulas.take, backend.sum_over(leaf, (0,), column), index=0)
-    return backend.stored(total, view.source.dtypes[i], leaf)
+def _sums(view: Tree, factors: Sequence[Any]) -> Any:
+    """Tree of the sums of each leaf's examples times their factors, rounded once to the leaf's dtype."""
+    sums, backend = [], view.backend
+    for leaf, factor, dtype in zip(view.leaves, factors, view.source.dtypes, strict=True):
+        column = backend.compute(_as_column, factor, ones=(1,) * (len(backend.shape(leaf) or ()) - 1))
+        total = backend.compute(formulas.take, backend.sum_over(leaf, (0,), column), index=0)
+        sums.append(backend.stored(total, dtype, leaf))
+    return _tree(view, sums)
 
 
 def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
@@ -167,7 +168,7 @@ def _warn(name: str, view: Tree, norms: Any, what: str) -> None:
         some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
         why = f"{what} has NaN or infinity in example {some}, which makes the sum NaN"
         advice = "drop these examples, or apply zero_nonfinite() first"
-        warnings.warn(f"{name}: {why}; {advice}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{name}: {why}; {advice}", RuntimeWarning, stacklevel=4)
 
 
 def _tree(view: Tree, leaves: Sequence[Array]) -> Any:

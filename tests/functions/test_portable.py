@@ -273,13 +273,13 @@ ZERO = np.zeros(2, np.float32)
 
 INT32, SAME = np.zeros(2, np.int32), {"a": {"b": ZERO}, "a/b": ZERO}
 MISFITS: list[tuple[Any, Any, type[Exception], str]] = [
-    ({"a": ZERO}, {"b": ZERO}, ValueError, r"lacks 'b'; like has no 'a'.*tx\.init\(params\)"),
+    ({"a": ZERO}, {"b": ZERO}, ValueError, r"lacks 'b'; .*no place for 'a'.*tx\.init\(params\)"),
     ({"a": ZERO}, {"a": ZERO, "b": ZERO}, ValueError, r"lacks 'b'\."),
-    (Pair(ZERO, ZERO), Pair(ZERO, None), ValueError, r"like has no 'two'\."),
+    (Pair(ZERO, ZERO), Pair(ZERO, None), ValueError, r"no place for 'two'\."),
     ({"a": {"x": ZERO}}, {"a": {"x": np.zeros(3)}}, ValueError, r"'a/x' .*\(2,\).*\(3,\)"),
     ({"a": ZERO}, {"a": INT32}, ValueError, "'a' .*float32.*int32"),
     (SAME, SAME, ValueError, "two leaves .* the same path"),
-    ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, "no '1', '2', '3', '4', '5' and 3 more"),
+    ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, "no place for '1', '2', '3', '4', '5' and 3 more"),
     ({"a": ZERO}, gx.EmptyState(), TypeError, "no arrays.*'a'"),
     ({"a": "text"}, {"a": ZERO}, TypeError, "from_numpy: .*'a'"),
     ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, "'a' .*complex64.*float32"),

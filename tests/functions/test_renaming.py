@@ -102,7 +102,7 @@ MISFITS: list[tuple[Any, Any, Any, str]] = [
      r"'kernel' \(from 'weight'\) has shape \(3, 2\), .*\(2, 3\).*array\.transpose\(1, 0\)"),
     ({"x": numbers(2, 3, 5, 5)}, {"x": numbers(5, 5, 3, 2)}, None,
      r"array\.transpose\(2, 3, 1, 0\) or array\.transpose\(3, 2, 1, 0\)"),
-    ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"like has \(2, 2\)$"),
+    ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"has \(2, 2\)$"),
 ]  # fmt: skip
 
 
@@ -261,7 +261,7 @@ def named(name: str, module: str) -> Any:
 
 
 MISPLACED: list[tuple[Any, ...]] = [
-    (lambda: gx.rename_from_torch(named("Module", "torch.nn.modules.module")), "PyTorch", "those of the new one"),
+    (lambda: gx.rename_from_torch(named("Module", "torch.nn.modules.module")), "PyTorch", "of the new model"),
     (lambda: gx.rename_from_torch(named("Layer", "keras.src.layers.layer")), "Keras", "{v.path: v for v in model.weig"),
     (lambda: gx.rename_from_torch({}, modules=["fc"]), "modules must be a dict", "['fc']"),
     (lambda: gx.from_numpy({"w": ZERO}, {"w": ZERO}, rename=gx.rename_from_torch), "rename=gx.rename_from_torch(param"),
