@@ -133,10 +133,7 @@ class Holder:
         there = [i for i, value in enumerate(old) if value is not None]
         columns = [[values[i] for i in there] for values in (new, old)]
         found = self.backend.elementwise(_difference, columns, ()) if there else []
-        slots: list[Any] = [None] * len(old)
-        for i, update in zip(there, found, strict=True):
-            slots[i] = update
-        view = self.view(slots, inplace=True)
+        view = self.view(put([None] * len(old), there, found), inplace=True)
         if view is None:
             return None
         if self.tx.stateful:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.protocol import Given, Row
-from gradxform.core.leaves import NARROW, REAL, SINGLE, put
+from gradxform.core.leaves import NARROW, SINGLE, put
 from gradxform.core.norm import Measured, Norm
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Formula
@@ -69,8 +69,7 @@ class Tree(Measured):
         """Clip each element of the active leaves to two bounds."""
         if not self.chosen:
             return self
-        why = "only real floating-point values can be ordered; use clip_norm, or masked(...) to exclude it"
-        self.check(REAL, why, "clip_value")
+        self.check_real("clip_value", "only real floating-point values can be ordered: use clip_norm")
         for name, bound in (("low", low), ("high", high)):
             self._check_broadcast(name, bound)
         view = self if _includes_zero(low, high) else self.dense()
