@@ -13,9 +13,9 @@ import numpy as np
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
-from gradxform.core.holder import GRADIENTS, UPDATES, Holder, with_updates
+from gradxform.core.holder import GRADIENTS, UPDATES, Holder, extra_of, with_updates
 from gradxform.core.leaves import put
-from gradxform.core.transform import hyperparameters
+from gradxform.core.transform import Context, hyperparameters
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
@@ -122,12 +122,13 @@ class Slots:
             if self.on == UPDATES:
                 self.step.gradients, self.step.old = gradients, self._copies(gradients)
                 return [gradients[place] for place in self.step.given]
-            params = list(map(_value_of, self.variables))
-            own = self.step.flushes, self.step.value
-            made = self.holder.step("keras.wrap", gradients, self.state(), params, *own)
+            made = self.holder.step("keras.wrap", gradients, self.state(), self._context())
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
             self._assign(made.state)
         return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
+
+    def _context(self) -> Context:
+        return Context(list(map(_value_of, self.variables)), extra_of(self.step.value), flushes=self.step.flushes)
 
     def _copies(self, gradients: Sequence[Any]) -> list[Any]:
         """The values of the variables that have a gradient and may change; None for the others."""
@@ -144,8 +145,7 @@ class Slots:
             return
         with _unrecorded(self.backend):
             now = _values(self.backend, self.variables)
-            own = {"flushes": self.step.flushes, "value": self.step.value}
-            made = self.holder.added(old, now, self.state(), gradients, **own)
+            made = self.holder.added(old, now, self.state(), gradients, self._context())
             if made is None:
                 return
             view, there = made.after.settled(), self.holder.positions(made.after.source.kept)

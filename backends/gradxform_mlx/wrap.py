@@ -11,7 +11,8 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder
+from gradxform.core.holder import Holder, extra_of
+from gradxform.core.transform import Context
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_mlx.backend import backend
@@ -123,9 +124,9 @@ class Transforming(Optimizer):
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
         """Return the new parameters, in the structure of the gradients; the value is the loss."""
-        return self._applied(gradients, parameters, value)
+        return self._applied(gradients, parameters, Context(None, extra_of(value)))
 
-    def _applied(self, gradients: Any, parameters: Any, value: Any, flushes: bool = False) -> Any:
+    def _applied(self, gradients: Any, parameters: Any, context: Context) -> Any:
         given = dict(tree_flatten(gradients))
         if all(leaf is None for leaf in given.values()):
             raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
@@ -136,7 +137,7 @@ class Transforming(Optimizer):
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
         state = self.gradient_transformation_state
-        made = self._holder.step("mlx.wrap", slots, state, params, flushes, value)
+        made = self._holder.step("mlx.wrap", slots, state, context._replace(params=params))
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)
@@ -165,7 +166,8 @@ class Transforming(Optimizer):
             TypeError: The transform has no `accumulate`.
         """
         check_waits("mlx.wrap", self.gradient_transformation)
-        return self._applied(tree_map(mx.zeros_like, parameters), parameters, value, True)
+        context = Context(None, extra_of(value), flushes=True)
+        return self._applied(tree_map(mx.zeros_like, parameters), parameters, context)
 
     @property
     def state(self) -> Any:

@@ -12,6 +12,7 @@ from gradxform.backend.errors import instead, short
 from gradxform.core.align import may_agree
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder, Step
+from gradxform.core.transform import Context
 from gradxform.core.where import path_of
 from gradxform_tensorflow import private, replicas
 from gradxform_tensorflow.kernels import backend
@@ -66,7 +67,7 @@ def apply(
         )
     gradients, variables = zip(*read("tensorflow.apply", grads_and_vars), strict=True)
     holder = Holder(tx, backend, list(map(path_of, variables)), variables)
-    made = transformed("tensorflow.apply", holder, gradients, None, params)
+    made = transformed("tensorflow.apply", holder, gradients, None, Context(params, {}))
     both = enumerate(zip(made.gradients, variables, strict=True))
     return [pair for i, pair in both if i not in made.stopped]
 
@@ -103,15 +104,7 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any
     return pairs
 
 
-def transformed(
-    what: str,
-    holder: Holder,
-    gradients: Sequence[Any],
-    state: Any,
-    params: Any,
-    flushes: bool = False,
-    value: Any = None,
-) -> Step:
+def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any, context: Context) -> Step:
     """Transform the gradients of variables.
 
     In a replica of a `tf.distribute` strategy, the transform sees the gradients' sums, and each replica gets its share
@@ -121,10 +114,10 @@ def transformed(
         ValueError: All variables are stopped, or parameters are missing.
     """
     gradients, count = replicas.summed(gradients)
-    params = list(holder.variables if params is None else params)
+    params = list(holder.variables if context.params is None else context.params)
     if len(params) != len(gradients):
         raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
-    made = holder.step(what, gradients, state, params, flushes, value)
+    made = holder.step(what, gradients, state, context._replace(params=params))
     return made._replace(gradients=replicas.shared(made.gradients, count))
 
 

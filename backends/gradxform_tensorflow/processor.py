@@ -11,8 +11,9 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 from gradxform.backend.errors import short
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder
+from gradxform.core.holder import Holder, extra_of
 from gradxform.core.leaves import put
+from gradxform.core.transform import Context
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
@@ -106,16 +107,16 @@ class GradientProcessor(tf.Module):
         Returns:
             A list of pairs, as in `apply`; zeros on a skipped step.
         """
-        return self._transformed(grads_and_vars, params, value=value)[0]
+        return self._transformed(grads_and_vars, Context(params, extra_of(value)))[0]
 
     def _transformed(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any, flushes: bool = False, value: Any = None
+        self, grads_and_vars: Iterable[tuple[Any, Any]], context: Context
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
         what, old = "tensorflow.GradientProcessor", self.state
         pairs = read(what, grads_and_vars)
         gradients, places = self._slots.spread(pairs)
-        made = transformed(what, self._slots, gradients, old, params, flushes, value)
+        made = transformed(what, self._slots, gradients, old, context)
         graph = _plain_graph()
         self._slots.latest = graph, made.state if graph else None
         # In a TF1 graph, this makes the state advance, and only after it was read.
@@ -160,7 +161,7 @@ class GradientProcessor(tf.Module):
                 "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
                 f"{short(optimizer)} of type {type(optimizer).__name__}"
             )
-        return self._applied(optimizer, *self._transformed(grads_and_vars, params, value=value))
+        return self._applied(optimizer, *self._transformed(grads_and_vars, Context(params, extra_of(value))))
 
     @tf.autograph.experimental.do_not_convert
     def flush(self, optimizer: Any = None, *, value: Any = None) -> Any:
@@ -178,7 +179,7 @@ class GradientProcessor(tf.Module):
         """
         check_waits("tensorflow.GradientProcessor", self.tx)
         zeros = [(tf.zeros_like(variable), variable) for variable in self._slots.variables]
-        found, new = self._transformed(zeros, None, True, value)
+        found, new = self._transformed(zeros, Context(None, extra_of(value), flushes=True))
         return found if optimizer is None else self._applied(optimizer, found, new)
 
     def _applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], new: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from gradxform.backend.protocol import Row
-from gradxform.core.holder import Holder, with_updates
+from gradxform.core.holder import Holder, extra_of, with_updates
+from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import is_due
@@ -84,7 +85,8 @@ def moved(
     old = [before if p.grad is not None else None for before, p in zip(old, parameters, strict=True)]
     with torch.no_grad():
         new = [p.detach() for p in parameters]
-        found = holder.added(old, new, state, gradients, found_inf is None, flushes, value)
+        context = Context(old, extra_of(value), owned=found_inf is None, flushes=flushes)
+        found = holder.added(old, new, state, gradients, context)
         if found is None:
             return state, None, None
         due = is_due(holder.tx, found.state)

@@ -210,10 +210,10 @@ def check_nothing(tree: Any, state: Any, start: Callable[[Any], Any]) -> None:
         raise ValueError(f"there are no gradients in {tree!r}, but the state is of some. {_STATE}")
 
 
-def check_gradients(view: Tree, tree: Any, what: str = "") -> None:
+def check_gradients(view: Tree, tree: Any) -> None:
     """Reject variables among the gradients, such as a list of (gradient, variable) pairs, and PyTorch's parameters.
 
-    A tree of variables only is accepted, as TensorFlow may keep gradients in variables.
+    A tree of variables only is transformed, as TensorFlow may keep gradients in variables.
 
     Raises:
         TypeError: a parameter that has its gradient in `.grad`; names its path and what to write instead.
@@ -226,7 +226,7 @@ def check_gradients(view: Tree, tree: Any, what: str = "") -> None:
     found = zip(view.source.find_paths(), slots, strict=True)
     path = next((path for path, slot in found if isinstance(slot, kinds)), "0/1")
     raise ValueError(
-        f"{what}there are variables among the gradients, as at {path!r}; write tx([gradient for gradient, _ in pairs]), "
+        f"there are variables among the gradients, as at {path!r}; write tx([gradient for gradient, _ in pairs]), "
         "gx.tensorflow.apply(tx, pairs) or gx.torch.apply_(tx, parameters)"
     )
 
@@ -235,11 +235,13 @@ def gradients_view(what: str, tree: Any) -> Tree | None:
     """Return the view of a tree of gradients; None if there is no leaf.
 
     Raises:
-        TypeError, ValueError: variables among the gradients, which would count too, or PyTorch's parameters.
+        TypeError: a list of (gradient, variable) pairs, of which both would count; or PyTorch's parameters.
     """
     view = Tree.read(tree)
+    if view is not None and _is_pairs(tree, view.backend.variables):
+        raise TypeError(f"{what}: got (gradient, variable) pairs; write [gradient for gradient, _ in pairs]")
     if view is not None:
-        check_gradients(view, tree, f"{what}: ")
+        _check_parameters(view, tree)
     return view
 
 

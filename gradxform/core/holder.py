@@ -97,10 +97,8 @@ class Holder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(
-        self, what: str, gradients: Row, state: Any, params: Row, flushes: bool = False, value: Any = None
-    ) -> Step:
-        """Transform the gradients of a step; of zeros if unfinished windows are flushed. The value is the loss.
+    def step(self, what: str, gradients: Row, state: Any, context: Context) -> Step:
+        """Transform the gradients of a step; the context has one parameter per variable.
 
         Raises:
             ValueError: all variables have gradients, and all are stopped.
@@ -108,7 +106,7 @@ class Holder:
         view = self.view(gradients)
         if view is None:
             return Step(list(gradients), set(), state)
-        view, state = self.tx.rule(view, state, Context(self.by_key(params), extra_of(value), flushes=flushes))
+        view, state = self.tx.rule(view, state, context._replace(params=self.by_key(context.params)))
         stopped = set(self.positions(view.skipped()))
         if len(stopped) == len(self.paths):
             raise ValueError(f"{what}: {self.tx!r} stops the gradients of all variables: {', '.join(self.paths)}")
@@ -119,16 +117,7 @@ class Holder:
         view = self.view(arrays) if self.tx.traits.selections else None
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
-    def added(
-        self,
-        old: Row,
-        new: Row,
-        state: Any,
-        gradients: Row,
-        owned: bool = False,
-        flushes: bool = False,
-        value: Any = None,
-    ) -> Added | None:
+    def added(self, old: Row, new: Row, state: Any, gradients: Row, context: Context) -> Added | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
         columns = [[values[i] for i in there] for values in (new, old)]
@@ -138,9 +127,10 @@ class Holder:
             return None
         if self.tx.stateful:
             align.check_state(view, state)
-        needs = "gradients" in self.tx.traits.needs
-        extra = {"gradients": None if flushes else self.by_key(gradients)} if needs else {}
-        context = Context(self.by_key(old), extra | extra_of(value), owned, added=True, flushes=flushes)
+        extra = context.extra
+        if "gradients" in self.tx.traits.needs:
+            extra = {**extra, "gradients": None if context.flushes else self.by_key(gradients)}
+        context = context._replace(params=self.by_key(old), extra=extra, added=True)
         return Added(view, *self.tx.rule(view, state, context))
 
     # --- states --------------------------------------------------------------------------------------------------

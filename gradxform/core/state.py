@@ -139,7 +139,7 @@ def blend(
     sums: list[Array] = []
     for places in dense.backend.groups(old, True) if context.owned else [range(len(old))]:
         chosen, some = [dense.chosen[k] for k in places], [old[k] for k in places]
-        part = out._replace(scope=chosen, chosen=chosen)
+        part = out if len(some) == len(old) else out._replace(scope=chosen, chosen=chosen)
         new = part.mapped(weighted, some, numbers=weights, out=some if context.owned else None)
         ahead = [None, multiple]
         out = shown(part, new, context, factor) if multiple is None else part.written(weighted, new, numbers=ahead)
@@ -220,7 +220,7 @@ def applied_if(
 def counted_if(view: Tree, due: Any, inner: Any, state: T, context: Any, *numbers: Any) -> tuple[Tree, T]:
     """Apply a transform if a step is due; the state has new numbers before this condition and the inner state."""
     out, after = applied_if(view, due, inner, lambda: view, state[-1], context)
-    return out, type(state)(*stored_as(view, state, *numbers, due)[:-1], after)
+    return out, type(state)(*[*stored_as(view, state, *numbers, due)[:-1], after])
 
 
 def _chosen(view: Tree, condition: Any) -> Tree:

@@ -33,17 +33,13 @@ class Tree(Measured):
         """Compute `formula(xp, *operands)` on numbers and norms in float64."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
 
-    def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Tree:
-        """Multiply each slice of the active leaves over some axes by a factor computed from its norm."""
-        self.check_axes(axes)
-        return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
-
-    def scaled_by(
+    def scaled_over(
         self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[Sequence[int], Norm], Array]
     ) -> Tree:
-        """Multiply slices with separate axes per active leaf; `factor_of` takes the leaves' positions and their norms.
+        """Multiply each slice over the axes of each active leaf by a factor of its norm.
 
-        A leaf whose factors are all one keeps its pending factor and is not rounded.
+        `factor_of` takes the leaves' positions among the active ones, and the norms of their slices. A leaf whose
+        factors are all one keeps its pending factor and is not rounded.
         """
         view, left = self.dense(), {}
         backend, compute, leaves = self.backend, self.backend.compute, view.leaves

@@ -175,7 +175,9 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
     one, other = ({path.lstrip("0123456789").removeprefix("/") for path in paths} for _, paths in lists)
     hint = "; gx.identity() keeps a place in a chain" if one & other else ""
     own = "The state and like=tx.init(params) must be of the same transform and parameters"
-    raise ValueError(f"{what}: {found}. {own}. If paths differ, write gx.from_numpy(state, like, rename){hint}")
+    raise ValueError(
+        f"{what}: {found}. {own}. If paths differ, convert them with gx.from_numpy(state, like, rename){hint}"
+    )
 
 
 def _some(paths: Sequence[str], old: Mapping[str, str]) -> str:

@@ -118,7 +118,12 @@ def clip_norm(
         peer = peers.find("clip_norm", peers.EACH, like, p, over)
         return stateless(lambda g: peers.clip_norm(g, peer, max_norm, over), stage="clip")
     if over is not None:
-        return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, max_norm)), stage="clip")
+
+        def clipped(g: Tree) -> Tree:
+            g.check_axes(over)
+            return g.scaled_over([over] * len(g.chosen), p, lambda _, norm: clip_coefficient(norm, max_norm))
+
+        return stateless(clipped, stage="clip")
     return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), max_norm)), stage="clip")
 
 
@@ -294,7 +299,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
             allowed = g.backend.compute(_of_unit, sizes, clipping, between(g, eps, 0.0, math.inf))
             return clip_coefficient(norm, allowed)
 
-        return g.scaled_by(each, 2.0, factor)
+        return g.scaled_over(each, 2.0, factor)
 
     return stateless(rule, needs=("params",), stage="clip")
 

@@ -172,7 +172,7 @@ def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> l
         return g.backend.compute(_inverse, norm.value, like=like)
 
     stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
-    return (g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))).wide()
+    return (g.scaled_over(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))).wide()
 
 
 @formulas.by_number
@@ -273,7 +273,7 @@ def normalize_neurons(decay: Scalar = 0.95, *, axes: Any = None) -> GradientTran
             whole, rest = (backend.norms_over([x], along, 2.0, of) for x in (norm.value, divided))
             return backend.compute(_keeping, average, whole, rest)
 
-        return g.scaled_by(inputs, 2.0, factor), NeuronsState(averages.replaced(g, new))
+        return g.scaled_over(inputs, 2.0, factor), NeuronsState(averages.replaced(g, new))
 
     return stateful(NeuronsState, rule, lambda fresh: NeuronsState(fresh.zeros(inputs_of)))
 

@@ -207,7 +207,7 @@ def test_a_pattern_for_a_group_that_is_added_later() -> None:
         (5, "expected a state"),
         ({"trace/w": torch.zeros(1, 2)}, "'trace/bias', 'trace/weight'; there is no place for 'trace/w'"),
         ({"trace": {"weight": torch.zeros(2, 2), "bias": torch.zeros(1)}}, r"\(1, 2\)"),
-        ({"trace": {"weight": torch.zeros(1, 2) + 1j, "bias": torch.zeros(1)}}, "needs float32"),
+        ({"trace": {"weight": torch.zeros(1, 2) + 1j, "bias": torch.zeros(1)}}, "float32 cannot hold"),
     ],
 )
 def test_what_is_no_state_of_a_handle(state: Any, words: str) -> None:
