@@ -5,7 +5,7 @@ from gradxform_torch.apply_ import apply_, init
 from gradxform_torch.attach import Attached, attach
 from gradxform_torch.attach import handles_of as handles_of
 from gradxform_torch.attach import paths_in as paths_in
-from gradxform_torch.dtensor import backend as backend
+from gradxform_torch.kernels import backend as backend
 from gradxform_torch.modules import GradientReversal, GradientTransform
 
 __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attach", "init"]

@@ -22,7 +22,8 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import check_waits
 from gradxform_torch import private
-from gradxform_torch.dtensor import backend, is_writable, local
+from gradxform_torch.dtensor import is_writable, local
+from gradxform_torch.kernels import backend
 from gradxform_torch.readable import DEVICE, place_of
 
 Named = Sequence[tuple[str, torch.Tensor]]

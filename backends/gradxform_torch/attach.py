@@ -17,7 +17,7 @@ from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place, extra
 from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
-from gradxform_torch.dtensor import backend
+from gradxform_torch.kernels import backend
 from gradxform_torch.optimizers import closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
 from gradxform_torch.private import is_inner_call
 

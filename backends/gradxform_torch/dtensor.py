@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.host import kernels, namespace
-from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
 from gradxform.core.group import Mask
@@ -27,14 +25,13 @@ from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private, readable
-from gradxform_torch.batched import Batched
-from gradxform_torch.kernels import Kernels, way_of
 from gradxform_torch.namespace import Namespace
-from gradxform_torch.readable import any_sharded, is_sharded
+from gradxform_torch.plain import Leafwise
+from gradxform_torch.readable import DEVICE, any_sharded, is_sharded, place_of
 
 
 def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
-    """A kernel of `Kernels` that runs on the shards of DTensors, and shards its results like the leaves.
+    """A kernel that runs on the shards of DTensors, where these are, and shards its results like the leaves.
 
     Args:
         name: The kernel. It takes leaves, and returns one result for each.
@@ -43,17 +40,12 @@ def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None 
         inputs: The number of its arguments without `out`, which shards are not written to.
     """
 
-    def run(self: Torch, *given: Any, **static: Any) -> Any:
-        kernel = getattr(super(Torch, self), name)
-        own = given[at] if columns else [given[at]]
-        others = [x if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
-        if not any(map(any_sharded, (*own, *others))):
-            return kernel(*given, **static)
-        rows = list(zip(*own, strict=True))
+    def run(self: Sharded, *given: Any, **static: Any) -> Any:
+        rows = list(zip(*(given[at] if columns else [given[at]]), strict=True))
         shards = [[part(row[0], x) for x in row] for row in rows]
         leaves = list(zip(*shards, strict=True)) if columns else [row[0] for row in shards]
         rest = [list(map(whole, x)) if isinstance(x, (list, tuple)) else whole(x) for x in given[at + 1 : inputs]]
-        made = kernel(*given[:at], leaves, *rest, **static)
+        made = getattr(self, name)(*given[:at], leaves, *rest, **static)
         return [like(row[0], mine[0], new) for row, mine, new in zip(rows, shards, made, strict=True)]
 
     return run
@@ -70,10 +62,10 @@ _elementwise = on_shards("elementwise", 1, columns=True, inputs=4)
 _of_matrices = on_shards("of_matrices", 1)
 
 
-class Torch(Kernels):
-    """PyTorch, including DTensors."""
+class Sharded(Leafwise):
+    """PyTorch for DTensors: each kernel calls itself on the shards."""
 
-    types = (*Kernels.types, *_types())
+    types = (*Leafwise.types, *_types())
 
     multiply = on_shards("multiply")
     multiply_over = on_shards("multiply_over")
@@ -83,7 +75,7 @@ class Torch(Kernels):
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
-        if not any_sharded(leaves) or not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
+        if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
             return _clip(self, leaves, low, high, factors, inplace)
         each = factors if getattr(factors, "ndim", 0) else [factors] * len(leaves)
         return [
@@ -95,11 +87,11 @@ class Torch(Kernels):
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements, whose indices are those in the whole leaf."""
-        if "index" not in static or not any_sharded(columns[0]):
+        if "index" not in static:
             return _elementwise(self, formula, columns, numbers, factors, out, **static)
         in_whole = [functools.partial(number_in_whole, leaf) for leaf in columns[0]]
         shards = [list(map(local, column)) for column in columns]
-        if isinstance(way_of([shards, numbers, factors or ()]), Batched):
+        if place_of([shards, numbers, factors or ()]) == DEVICE:
             return _elementwise(self, formula, columns, numbers, factors, out, in_whole=in_whole, **static)
         rows = zip(in_whole, zip(*columns, strict=True), factors or [None] * len(columns[0]), strict=True)
         made = []
@@ -116,13 +108,11 @@ class Torch(Kernels):
         Two all-to-alls move a round of leaves that one mesh dimension shards, one leaf for each of its processes.
         Other leaves whose matrices are sharded are gathered, one after the other.
         """
-        if not any_sharded(leaves):
-            return super().of_matrices(formula, leaves, sides, dtype, **static)
         out = list(leaves)
         for places in _rounds(leaves, sides):
             some, over = [leaves[i] for i in places], [sides[i] for i in places]
             if len(places) > 1:
-                kernel = functools.partial(super().of_matrices, formula, dtype=dtype, **static)
+                kernel = functools.partial(self.of_matrices, formula, dtype=dtype, **static)
                 made = _by_owners(kernel, some, over, dtype)
             else:
                 gathered = replicated(some[0], (*over[0][0], *over[0][1]))
@@ -134,37 +124,30 @@ class Torch(Kernels):
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the whole leaves' norms."""
-        if not any_sharded(leaves):
-            return super().norms(leaves, ord)
-        return self._of_wholes(leaves, super().norms(list(map(local, leaves)), ord), ord)
+        return self._of_wholes(leaves, self.norms(list(map(local, leaves)), ord), ord)
 
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes, of this process's slices."""
-        found, wholes = super().norms_over(list(map(local, leaves)), axes, ord, of), leaves if of is None else of[0]
+        kernel, wholes = (self.norms_over, leaves) if of is None else (super().norms_over, of[0])
+        found = kernel(list(map(local, leaves)), axes, ord, of)
         return self._of_wholes(wholes, found, ord, axes[0]) if len(wholes) == 1 else found
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes, like `norms_over`."""
-        if not any_sharded((leaf, weights)):
-            return super().sum_over(leaf, axes, weights)
         plain = weights is None and not axes and leaf.ndim == 1
         if plain or (weights is not None and tuple(weights.shape) != tuple(leaf.shape)):
             raise NotImplementedError(
                 "per_example_clip_norm and per_example_clip_global_norm take no DTensors; hand in each process's own "
                 "examples, whole (full_tensor()), and add the sums up over the mesh"
             )
-        return self._of_wholes([leaf], super().sum_over(local(leaf), axes, part(leaf, weights)), None, axes)
+        return self._of_wholes([leaf], self.sum_over(local(leaf), axes, part(leaf, weights)), None, axes)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors, gathered first; of known ones on the host."""
-        if not torch.compiler.is_compiling() and kernels.NUMBERS.issuperset(map(type, operands)):
-            return namespace.compute(formula, *operands, **static)
-        return super().compute(formula, *map(whole, operands), **static)
+        """Compute a formula of numbers and vectors, gathered first."""
+        return self.compute(formula, *map(whole, operands), **static)
 
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf; of DTensors only counts travel, once for each bit."""
-        if not any_sharded(leaves):
-            return super().largest(leaves, counts)
         out = list(leaves)
         for places in foreach.grouped([leaf.dtype for leaf in leaves]):
             out = put(out, places, self._largest([leaves[i] for i in places], [counts[i] for i in places]))
@@ -222,7 +205,7 @@ class Torch(Kernels):
 
     def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """Shard arrays like their leaves."""
-        return list(map(alongside, leaves, arrays)) if any_sharded([*arrays, *leaves]) else list(arrays)
+        return list(map(alongside, leaves, arrays))
 
     def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
         """Move a tensor to another one's device, or shard it alike."""
@@ -234,8 +217,6 @@ class Torch(Kernels):
 
     def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
         """Return the first tensors, with a custom backward pass."""
-        if not any_sharded(first):
-            return super().custom_backward(first, second, backward)
         own = list(map(local, first))
 
         def flowing(upstream: Sequence[Any], numbers: list[Any]) -> tuple[list[Any] | None, Any]:
@@ -243,7 +224,7 @@ class Torch(Kernels):
             found, others = backward([like(*one, summed=True) for one in given], numbers)
             return None if found is None else list(map(local, found)), others
 
-        return list(map(like, first, own, super().custom_backward(own, second, flowing)))
+        return list(map(like, first, own, self.custom_backward(own, second, flowing)))
 
 
 def _splitting(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tuple[Any, Mask, Mask]]:
@@ -460,7 +441,3 @@ def _first(leaf: Any, axis: int, over: Sequence[int]) -> int:
         start = min(leaf.device_mesh.get_coordinate()[dim] * most, size)
         size, first = min(most, size - start), first + start
     return first
-
-
-backend = Torch()
-register(backend)

@@ -1,51 +1,51 @@
-"""Where each kernel runs: by NumPy and fused calls on the host, batched on an accelerator, or as it is written."""
+"""Where each kernel runs: by NumPy and fused calls on the host, batched on an accelerator, on shards, or as written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gradxform.backend.host import kernels, namespace
+from gradxform.backend.lookup import register
 from gradxform_torch import readable
 from gradxform_torch.batched import Batched
+from gradxform_torch.dtensor import Sharded
 from gradxform_torch.host import Host
 from gradxform_torch.plain import Leafwise
 
-_WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched()}
-
-
-def way_of(arguments: Sequence[Any]) -> Leafwise | None:
-    """The kernels for the tensors among some arguments; None for the plain ones."""
-    return _WAYS.get(readable.place_of(_tensors_in(arguments)))
-
-
-def _tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for x in arguments:
-        if isinstance(x, torch.Tensor):
-            found.append(x)
-        elif isinstance(x, (list, tuple)):
-            found += x if set(map(type, x)) <= readable.TENSORS else _tensors_in(x)
-    return found
-
-
-class Kernels(Leafwise):
-    """PyTorch, with as few operations as may be."""
+_WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched(), readable.PLAIN: Leafwise()}
 
 
 def _chosen(name: str) -> Any:
     """A kernel that runs where its tensors are."""
 
-    def kernel(self: Kernels, *given: Any, **static: Any) -> Any:
-        run: Callable[..., Any] = getattr(way_of(given) or super(Kernels, self), name)
+    def kernel(self: Torch, *given: Any, **static: Any) -> Any:
+        run: Callable[..., Any] = getattr(_WAYS.get(readable.place_of(given)) or super(Torch, self), name)
         return run(*given, **static)
 
     return kernel
 
 
+_anywhere = _chosen("compute")
+
+
+class Torch(Sharded):
+    """PyTorch: each kernel runs where its tensors are; those of DTensors call it again on their shards."""
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """Compute a formula of numbers and vectors; of known ones on the host."""
+        if not torch.compiler.is_compiling() and kernels.NUMBERS.issuperset(map(type, operands)):
+            return namespace.compute(formula, *operands, **static)
+        return _anywhere(self, formula, *operands, **static)
+
+
 for _name in (
-    *("norms", "groups", "norms_over", "sum_over", "inner_products", "centered", "multiply", "multiply_over", "clip"),
-    *("elementwise", "each", "compute", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm"),
+    *("norms", "groups", "norms_over", "sum_over", "inner_products", "centered", "multiply", "multiply_over", "divide"),
+    *("clip", "elementwise", "each", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm", "alongside"),
+    "custom_backward",
 ):
-    setattr(Kernels, _name, _chosen(_name))
+    setattr(Torch, _name, _chosen(_name))
+backend = Torch()
+register(backend)

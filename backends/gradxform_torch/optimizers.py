@@ -14,7 +14,8 @@ from gradxform.numerics import formulas
 from gradxform.transforms.skipping import is_due
 from gradxform_torch import private
 from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
-from gradxform_torch.dtensor import backend, local
+from gradxform_torch.dtensor import local
+from gradxform_torch.kernels import backend
 from gradxform_torch.readable import DEVICE, place_of
 
 

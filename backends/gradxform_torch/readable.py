@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,18 +12,22 @@ from gradxform_torch import private
 
 TENSORS = {torch.Tensor, torch.nn.Parameter}
 _ON_DEVICES = TENSORS | {private.FakeTensor}
-HOST, DEVICE, PLAIN = "host", "device", "plain"
+HOST, DEVICE, SHARDED, PLAIN = "host", "device", "sharded", "plain"
+_is_on_host = operator.attrgetter("is_cpu")
 
 
-def place_of(tensors: Iterable[Any]) -> str:
-    """Where kernels of some tensors run: `HOST` reads values, `DEVICE` writes, `PLAIN` does what a framework records.
+def place_of(arguments: Iterable[Any]) -> str:
+    """Where kernels of the tensors among some arguments, or in lists of them, run.
 
-    The first two are for ordinary tensors that no derivative is asked of. Beside those of an accelerator, 0-d tensors
-    may be on the host.
+    `HOST` reads values, `DEVICE` writes, `SHARDED` has DTensors, `PLAIN` does what a framework records. The first two
+    are for ordinary tensors that no derivative is asked of. Beside those of an accelerator, 0-d tensors may be on the
+    host.
     """
+    given = _tensors_in(arguments)
+    if any_sharded(given):
+        return SHARDED
     if torch.compiler.is_compiling():
         return PLAIN
-    given = list(tensors)
     if not given:
         return HOST
     if private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
@@ -34,8 +39,14 @@ def place_of(tensors: Iterable[Any]) -> str:
     return DEVICE if there else PLAIN
 
 
-def _is_on_host(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu
+def _tensors_in(arguments: Iterable[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for x in arguments:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += x if set(map(type, x)) <= TENSORS else _tensors_in(x)
+    return found
 
 
 def transformed() -> bool:

@@ -9,7 +9,7 @@ import torch
 from parity_page.native import Call, Leaves, Native
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from gradxform_torch.dtensor import backend
+from gradxform_torch.kernels import backend
 
 
 def _made(function: Callable[[list[torch.nn.Parameter], float], Any]) -> Callable[[float], Call]:
