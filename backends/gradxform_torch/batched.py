@@ -21,7 +21,7 @@ from gradxform.numerics.matrices import Sides
 from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import foreach, namespace, parts, private
 from gradxform_torch.plain import split
-from gradxform_torch.readable import is_writable
+from gradxform_torch.readable import are_writable
 
 REAL = {torch.float16, torch.bfloat16, torch.float32}
 """Dtypes whose products with a float64 number fit float64."""
@@ -39,7 +39,8 @@ class Batched(foreach.Eager):
         kinds = REAL | {torch.float64} if ord == math.inf and all([leaf.numel() for leaf in leaves]) else REAL
         narrow = all([leaf.dtype in kinds and _has_float64(leaf.device) for leaf in leaves])
         if narrow and (ord in (1, 2) or torch.float64 in kinds):
-            found = foreach.per_kind(lambda some, _: private.foreach_norm(some, ord, torch.float64), leaves)
+            own = [None] * len(leaves)
+            found = foreach.per_kind(lambda some, _: private.foreach_norm(some, ord, torch.float64), leaves, own)
         else:
             found = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
         return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in found])
@@ -72,7 +73,7 @@ class Batched(foreach.Eager):
         if any([leaf.is_complex() for leaf in leaves]):
             return super().multiply(leaves, factors, inplace)
         if isinstance(factors, float) and not is_extreme(factors) and all([leaf.itemsize > 2 for leaf in leaves]):
-            own = [inplace and is_writable(leaf) for leaf in leaves]
+            own = are_writable(leaves) if inplace else [False] * len(leaves)
             return foreach.per_kind(functools.partial(foreach.times, factor=factors), leaves, own)
         vector = self.namespace_of(leaves[0]).float64(factors)
         each = vector.unbind() if vector.ndim else [vector] * len(leaves)
@@ -268,5 +269,5 @@ def _shifted(axes: Sequence[int]) -> tuple[int, ...]:
 
 def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], dtype: Any = None) -> list[torch.Tensor]:
     """Return writable leaves themselves, and new memory of the same layout for others."""
-    both = zip(leaves, own, strict=True)
-    return [leaf if mine and is_writable(leaf) else torch.empty_like(leaf, dtype=dtype) for leaf, mine in both]
+    rows = zip(leaves, own, are_writable(leaves), strict=True)
+    return [leaf if mine and free else torch.empty_like(leaf, dtype=dtype) for leaf, mine, free in rows]

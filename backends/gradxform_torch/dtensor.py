@@ -224,7 +224,7 @@ class Sharded(Leafwise):
             found, others = backward([like(*one, summed=True) for one in given], numbers)
             return None if found is None else list(map(local, found)), others
 
-        return list(map(like, first, own, self.custom_backward(own, second, flowing)))
+        return list(map(like, first, own, super().custom_backward(own, second, flowing)))
 
 
 def _splitting(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tuple[Any, Mask, Mask]]:

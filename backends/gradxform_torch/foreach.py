@@ -15,7 +15,7 @@ from gradxform.numerics import rescale
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
-from gradxform_torch.readable import is_writable
+from gradxform_torch.readable import are_writable, is_writable
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
@@ -32,8 +32,8 @@ class Eager(Leafwise):
         scaled = leaves
         if factors is not None:
             scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-        own = [(inplace or new is not old) and is_writable(new) for new, old in zip(scaled, leaves, strict=True)]
-        kinds = [(leaf.dtype, mine) for leaf, mine in zip(leaves, own, strict=True)]
+        each = zip(leaves, scaled, are_writable(scaled), strict=True)
+        kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in each]
         return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
 
     def _clamped(self, leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
@@ -58,12 +58,12 @@ class Eager(Leafwise):
 
     def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """The leaves in memory of their own, or in writable tensors."""
-        fits = out is not None and all(map(is_writable, out))
+        fits = out is not None and all(are_writable(out))
         return copied(leaves, out if out is not None and fits else list(map(torch.empty_like, leaves)))
 
     def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
         """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
-        own = inplace and all(map(is_writable, leaves))
+        own = inplace and all(are_writable(leaves))
         out = list(leaves) if own else [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
         if out:
             private.foreach_zero_(out)
@@ -71,13 +71,15 @@ class Eager(Leafwise):
 
 
 def per_kind(
-    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[Any] | None = None
+    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[Any], *columns: Sequence[Any]
 ) -> list[Any]:
-    """Apply a function of leaves of one device and dtype, and of what is known of them: whether it may write there."""
-    out: list[Any] = list(leaves)
-    each = [False] * len(leaves) if own is None else own
-    for places in grouped([(leaf.device, leaf.dtype, mine) for leaf, mine in zip(leaves, each, strict=True)]):
-        out = put(out, places, function([leaves[i] for i in places], each[places[0]]))
+    """Apply a function of leaves of one device and dtype, of what they have in common, and of what is beside them."""
+    devices, dtypes, out = [leaf.device for leaf in leaves], [leaf.dtype for leaf in leaves], list[Any](leaves)
+    if all([len({*kinds}) == 1 for kinds in (devices, dtypes, own)]):
+        return list(function(leaves, own[0], *columns))
+    for places in grouped(zip(devices, dtypes, own, strict=True)):
+        given = [[column[i] for i in places] for column in (leaves, *columns)]
+        out = put(out, places, function(given[0], own[places[0]], *given[1:]))
     return out
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host import namespace as host
+from gradxform.backend.host import threads
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.core.leaves import put
@@ -18,7 +19,7 @@ from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_torch import foreach
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.readable import is_writable
+from gradxform_torch.readable import are_writable, is_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}
@@ -60,21 +61,9 @@ class Host(Readable, foreach.Eager):
         given = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
         each = given if isinstance(given, list) else [given] * len(leaves)
         due = [i for i, factor in enumerate(each) if factor != 1]
-        # in place, torch would round the factor to half precision
-        own = [inplace and leaves[i].itemsize > 2 and is_writable(leaves[i]) for i in due]
-        out = list(leaves)
-        for group in foreach.grouped([(leaves[i].dtype, mine) for i, mine in zip(due, own, strict=True)]):
-            places, mine, dtype = [due[k] for k in group], own[group[0]], leaves[due[group[0]]].dtype
-            some, by = [leaves[i] for i in places], [each[i] for i in places]
-            distinct: Any = {*by}
-            if dtype.is_complex or (dtype != torch.float64 and any(map(rescale.is_extreme, distinct))):
-                made: Any = map(functools.partial(rescale.times, self.namespace_of(some[0])), some, by)
-            elif dtype.itemsize > 2 and len(distinct) == 1:  # or torch would make a tensor for each leaf
-                made = foreach.times(some, mine, _number(by[0], dtype))
-            else:
-                made = foreach.times(some, mine, by)
-            out = put(out, places, made)
-        return out
+        some = [leaves[i] for i in due]
+        own = are_writable(some) if inplace else [False] * len(some)
+        return put(leaves, due, foreach.per_kind(_times, some, own, [each[i] for i in due]))
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
@@ -94,10 +83,10 @@ class Host(Readable, foreach.Eager):
             return super().multiply_over(leaves, axes, factors, inplace)
         return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
 
-    def _clamped(
-        self, leaves: foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any
-    ) -> list[torch.Tensor]:
-        """In one pass over memory."""
+    def _clamped(self, leaves: foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> foreach.Tensors:
+        """Large leaves in one pass over memory."""
+        if all([leaf.numel() <= threads.SMALL for leaf in leaves]):
+            return super()._clamped(leaves, kind, low, high)
         dtype, own = kind
         bounds = [None if bound is None else rounded_number(bound, dtype) for bound in (low, high)]
         return [(leaf.clamp_ if own else leaf.clamp)(*bounds) for leaf in leaves]
@@ -121,5 +110,13 @@ class Host(Readable, foreach.Eager):
         return torch.nn.utils.get_total_norm(there, ord).double()
 
 
-def _number(factor: float, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(np.array(factor, "f" if dtype == torch.float32 else "d"))
+def _times(leaves: foreach.Tensors, own: bool, factors: list[float]) -> Any:
+    """Leaves of one dtype times one number each."""
+    dtype, distinct = leaves[0].dtype, {*factors}
+    if dtype.is_complex or (dtype != torch.float64 and any(map(rescale.is_extreme, distinct))):
+        return map(functools.partial(rescale.times, Namespace(leaves[0].device)), leaves, factors)
+    if dtype.itemsize == 2:  # in place, torch would round the factors to half precision
+        return foreach.times(leaves, False, factors)
+    one = len(distinct) == 1  # or torch would make a tensor for each leaf
+    by: Any = torch.from_numpy(np.array(factors[0], "f" if dtype == torch.float32 else "d")) if one else factors
+    return foreach.times(leaves, own, by)

@@ -24,7 +24,8 @@ def place_of(arguments: Iterable[Any]) -> str:
     host.
     """
     given = _tensors_in(arguments)
-    if any_sharded(given):
+    kinds = set(map(type, given))
+    if not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds]):
         return SHARDED
     if torch.compiler.is_compiling():
         return PLAIN
@@ -32,10 +33,10 @@ def place_of(arguments: Iterable[Any]) -> str:
         return HOST
     if private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
         return PLAIN
-    types, on_host = set(map(type, given)), list(map(_is_on_host, given))
+    on_host = list(map(_is_on_host, given))
     if all(on_host):
-        return HOST if types <= TENSORS and not private.is_in_mode() else PLAIN
-    there = types <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
+        return HOST if kinds <= TENSORS and not private.is_in_mode() else PLAIN
+    there = kinds <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
     return DEVICE if there else PLAIN
 
 
@@ -67,11 +68,17 @@ def any_sharded(tensors: Iterable[Any]) -> bool:
 
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
-    compiling = torch.compiler.is_compiling()  # Dynamo cannot trace these questions
-    made_before = not compiling and leaf.is_inference() and not torch.is_inference_mode_enabled()  # may not change now
-    if made_before or (not compiling and (leaf.is_neg() or leaf.is_conj())):
-        return False
-    if not leaf.is_contiguous():
-        if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):
-            return False
-    return not (torch.is_grad_enabled() and leaf.requires_grad)
+    return are_writable([leaf])[0]
+
+
+def are_writable(leaves: Iterable[torch.Tensor]) -> list[bool]:
+    """For each leaf, whether it is writable."""
+    compiling = torch.compiler.is_compiling()  # Dynamo cannot trace some of these questions
+    changing = compiling or torch.is_inference_mode_enabled()  # what was made in that mode may not change outside
+    differentiated = torch.is_grad_enabled()
+    return [
+        (compiling or ((changing or not x.is_inference()) and not x.is_neg() and not x.is_conj()))
+        and (x.is_contiguous() or all([step or size < 2 for step, size in zip(x.stride(), x.shape, strict=True)]))
+        and not (differentiated and x.requires_grad)
+        for x in leaves
+    ]
