@@ -36,6 +36,7 @@ _SHORT_ROW = 16
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
+_QUIET = np.errstate(all="ignore")
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
@@ -215,10 +216,10 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     small = ord == 2 and len(leaves) < _MANY and all([leaf.dtype is _FLOAT32 for leaf in leaves])
     if small and sum([leaf.size for leaf in leaves]) < threads.WORTH:  # fewer calls
         return np.array([_norm32(leaf) for leaf in leaves])
-    with np.errstate(all="ignore"):
-        return _norms(leaves, ord)
+    return _norms(leaves, ord)
 
 
+@_QUIET
 def _norms(leaves: Sequence[Any], ord: float) -> Any:
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
@@ -272,14 +273,14 @@ def _norm32(leaf: Any) -> float:
     return math.sqrt(wide.dot(wide))
 
 
+@_QUIET
 def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
-    with np.errstate(all="ignore"):
-        sums = np.vecdot(rows, rows)
-        total = float(np.add.reduce(sums, dtype=np.float64))
-        if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
-            total = _again(rows, sums.astype(np.float64), total)
+    sums = np.vecdot(rows, rows)
+    total = float(np.add.reduce(sums, dtype=np.float64))
+    if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
+        total = _again(rows, sums.astype(np.float64), total)
     return math.sqrt(total if cut == flat.size else total + _dot64(flat[cut:].astype(np.float64)))
 
 
