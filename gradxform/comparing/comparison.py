@@ -10,7 +10,7 @@ from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding
 from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Judged, Row
+from gradxform.comparing.rounding import Judged, Row, Scale, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
 
@@ -47,6 +47,10 @@ class Comparison:
     tolerance: float | None = None
     """The largest relative distance that was allowed; None for what rounding explains."""
 
+    def __post_init__(self) -> None:
+        """Keeps the scales of steps."""
+        self.scale = functools.lru_cache(maxsize=64)(self._scale)
+
     @property
     def within(self) -> bool:
         """Whether rounding, or the tolerance, explains all differences."""
@@ -63,6 +67,15 @@ class Comparison:
         parted = {tree: judged.first for tree, judged in self.judged.items()}
         first = min((step for step in parted.values() if step is not None), default=None)
         return next(tree for tree, step in parted.items() if step == first)
+
+    def _scale(self, tree: str, step: int) -> Scale:
+        """The typical norms of the leaves at a step."""
+        return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
+
+    def is_noise(self, i: int, tree: str, step: int) -> bool:
+        """Whether a leaf is missing at a step, or its values are rounding."""
+        scale, d = self.scale(tree, step), self.rows[tree][step][i]
+        return d is None or is_noise(d, scale.near[i], scale.whole[i], self.judged[tree].arithmetic)
 
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""

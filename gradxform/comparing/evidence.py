@@ -16,7 +16,7 @@ from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import Shape, apart, reals
 from gradxform.comparing.mapping import View, module_of
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Arithmetic, Row, Scale, coarsest, is_noise, scale_of
+from gradxform.comparing.rounding import Arithmetic, Row, coarsest
 from gradxform.recording.reading import Recording
 
 
@@ -54,6 +54,7 @@ class Evidence(Comparison):
 
     def __post_init__(self) -> None:
         """Finds where the runs part."""
+        super().__post_init__()
         judged = self.judged[self.tree]
         # The step at which the runs part; None if rounding explains all.
         self.step, self.arithmetic = judged.first, judged.arithmetic
@@ -69,7 +70,6 @@ class Evidence(Comparison):
         self.slack = max(constants.ALIKE, self.limit / 2)
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = self._side(0, self.a), self._side(1, self.b)
-        self.scale = functools.lru_cache(maxsize=64)(self._scale)
         self.arrays = functools.lru_cache(maxsize=64)(self.both)
         # The pairs that are no mere noise there.
         self.significant = [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
@@ -106,15 +106,6 @@ class Evidence(Comparison):
         found = self.row[i]
         assert found is not None
         return found
-
-    def is_noise(self, i: int, tree: str, step: int) -> bool:
-        """Whether a leaf is missing at a step, or its values are rounding."""
-        scale, d = self.scale(tree, step), self.rows[tree][step][i]
-        return d is None or is_noise(d, scale.near[i], scale.whole[i], self.judged[tree].arithmetic)
-
-    def _scale(self, tree: str, step: int) -> Scale:
-        """The typical norms of the leaves at a step."""
-        return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
 
     def coarsest(self, tree: str) -> Arithmetic:
         """The coarser arithmetic of a tree, by its dtypes."""

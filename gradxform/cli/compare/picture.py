@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import named
-from gradxform.comparing.rounding import Row, is_noise, scale_of
 
 _LEAST = 1e-8
 _NAMES = 60
@@ -40,8 +39,9 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
     rows = np.arange(count + 1)
     scale = LogNorm(_LEAST, 1.0, clip=True)
     colours = axis.pcolormesh(edges, rows, np.ma.array(far, mask=lost), cmap="viridis", norm=scale)
-    if (noise := np.array([_noise(found, column) for column in columns]).T).any():
-        axis.pcolormesh(edges, rows, np.ma.array(noise, mask=noise == 0), cmap=ListedColormap([_NOISE]))
+    noise = np.array([[found.is_noise(i, found.tree, step) for i in range(count)] for step in found.steps]).T & ~lost
+    if noise.any():
+        axis.pcolormesh(edges, rows, np.ma.array(noise, mask=~noise), cmap=ListedColormap([_NOISE]))
     axis.set_facecolor("black")
     axis.invert_yaxis()
     if count <= _NAMES:
@@ -54,13 +54,6 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
         parts = edges[found.steps.index(judged.first)]
         axis.axvline(parts, color="#d62728", linewidth=1.6, clip_on=False, zorder=4)
     axis.set_title(_title(found) + ("; grey is noise" if noise.any() else ""), fontsize=10, loc="left")
-
-
-def _noise(found: Comparison, row: Row) -> list[float]:
-    """One where the values of a leaf are rounding, so that its distance means nothing, else zero."""
-    scale = scale_of(row, [pair.module for pair in found.pairs])
-    norms, arithmetic = zip(row, scale.near, scale.whole, strict=True), found.judged[found.tree].arithmetic
-    return [float(d is not None and not d.apart and is_noise(d, near, whole, arithmetic)) for d, near, whole in norms]
 
 
 def _title(found: Comparison) -> str:

@@ -174,7 +174,7 @@ class _Matching:
 
     def by_values(self, tree: str, alone: bool = True) -> list[Both]:
         """Leaves of equal values in a tree: alone among all, or in their order."""
-        equals, may = self.equal(tree), self.possible() if tree == "gradients" else _always
+        equals, may = self.equal(tree), self.possible() if tree == "gradients" else lambda *_: True
         near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
         ends = {other: group for group in near.values() for other in group}
         ones = [(near[leaf], leaf) for leaf in _network_order(self.left[0]) if near.get(leaf)]
@@ -197,10 +197,6 @@ class _Matching:
 def _without(sides: Sequence[Sequence[Leaf]], taken: Sequence[Container[Leaf]]) -> tuple[list[Leaf], list[Leaf]]:
     one, other = ([leaf for leaf in side if leaf not in done] for side, done in zip(sides, taken, strict=True))
     return one, other
-
-
-def _always(one: Leaf, other: Leaf) -> bool:
-    return True
 
 
 def _module(leaf: Leaf) -> names.Module:
