@@ -11,6 +11,7 @@ import optree
 
 from gradxform.backend.errors import misplaced, wrong_type
 from gradxform.backend.lookup import holds_arrays, opened, unwrapped
+from gradxform.backend.protocol import Backend
 from gradxform.core import align
 from gradxform.core.transform import Context, GradientTransformation, Traits
 from gradxform.core.tree import Tree
@@ -55,19 +56,39 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         result = tx.update(view.scoped_tree(), state, params, **(context.extra if takes_extra else {}))
         if not (isinstance(result, tuple) and len(result) == 2):
             raise wrong_type(f"{where}: {label}.update", "a pair (updates, state) as its result", result)
-        tree, state = result
+        tree, new_state = result
+        known = optax is not None and isinstance(tx, optax.GradientTransformation)  # its own moments may become None
+        if not known and len(view.source.kept) < len(view.source.slots):
+            _check_kept(f"{where}: {tx!r}", view.backend, state, new_state)
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
         if len(leaves) != len(view.scope):
             wrong = f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}"
             raise TypeError(f"{wrong}; None stays None, as in gx.tree_map(lambda g, new: new, updates, result)")
         new = dict(zip(view.scope, leaves, strict=True))
-        return view.dense(integers=True).given([new[i] for i in view.chosen]).lent(), state
+        return view.dense(integers=True).given([new[i] for i in view.chosen]).lent(), new_state
 
     def start(params: Any) -> Any:
         return tx.init(params.scoped_tree() if isinstance(params, Tree) else params)
 
     stage = next((_STAGES[word] for word in _STAGES if word in label), "")
     return GradientTransformation(rule, start, traits=Traits(label=label, stage=stage))
+
+
+def _check_kept(what: str, backend: Backend, old: Any, new: Any) -> None:
+    """Reject a state that became None in a step with gradients that are None.
+
+    Raises:
+        TypeError: names the path.
+    """
+    before, after = backend.flatten(old)[0], backend.flatten(new)[0]
+    if len(before) != len(after):
+        return
+    for i, (one, other) in enumerate(zip(before, after, strict=True)):
+        if one is not None and other is None:
+            raise TypeError(
+                f"{what} lost its state at {backend.paths(old)[i]!r} in a step where a gradient is None; the state's "
+                "tree comes first, as in gx.tree_map(lambda t, g: t + g, state, updates), which keeps its leaf there"
+            )
 
 
 def inside(transform: str, _: str, tx: Any) -> GradientTransformation:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from entries import ENTRIES
-from support import FRAMEWORKS, GRAPHS, MODES, assert_bits, call, slow, tensors
+from support import EVERYWHERE, FRAMEWORKS, GRAPHS, MODES, assert_bits, call, slow, tensors
 
 import gradxform as gx
 
@@ -245,14 +245,10 @@ def test_the_state_of_another_transformation(framework: str, name: str) -> None:
 
 
 PER_LEAF = {name: EACH_STATE[name] for name in ("chain", "accumulate", "clip_adagc")}
-GLOBAL = {
-    "clip_zscore": gx.clip_zscore(),
-    "clip_percentile": gx.clip_percentile(50.0),
-    "measure": gx.measure(gx.stop()),
-}
+GLOBAL = {tx.name: tx for tx in (gx.clip_zscore(), gx.clip_percentile(50.0), gx.measure(gx.stop()))}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", EVERYWHERE)
 @pytest.mark.parametrize("name", [*PER_LEAF, *GLOBAL])
 def test_no_gradients_and_the_state_of_some(framework: str, name: str) -> None:
     """A state of numbers alone is known to be of some once it has seen them."""

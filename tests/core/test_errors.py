@@ -224,19 +224,17 @@ def test_a_wrong_call(call: str, error: type[Exception], words: list[str]) -> No
         eval(call, {**vars(np), **globals(), "pickle": pickle})
     one_sentence(str(caught.value), *words)
     tx = gx.accumulate(gx.stop(), 2) if "flush" in call else gx.stop()
-    trees = {key: {"w": W.copy(), "b": None} for key in ("gradients", "params", "updates", "result")}
-    numbers = dict.fromkeys(("decay", "factor", "max_abs", "max_norm"), 0.5)
-    names = {
+    names: dict[str, Any] = {
         "gx": gx,
         "numpy": np,
         "tx": tx,
         "txs": [tx],
-        "where": "w",
         "state": tx.init(GRADS),
         "every": 2,
-        **trees,
-        **numbers,
+        "where": "w",
     }
+    names |= {key: {"w": W.copy(), "b": None} for key in ("gradients", "params", "updates", "result")}
+    names |= dict.fromkeys(("decay", "factor", "max_abs", "max_norm"), 0.5)
     run_advice(str(caught.value), lambda: dict(names))
 
 

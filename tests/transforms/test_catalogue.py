@@ -18,6 +18,7 @@ from entries import ENTRIES
 from support import (
     DTYPES_ALIKE,
     EAGER,
+    EVERY_MODE,
     FRAMEWORKS,
     INDUCTOR,
     INF,
@@ -783,7 +784,7 @@ def test_a_window_in_another_library_says_what_to_write() -> None:
 
 
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_a_flush_of_one_gradient(framework: str, mode: str) -> None:
     tx = gx.accumulate(gx.identity(), every=4)
 
@@ -976,7 +977,7 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
 
 
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 @pytest.mark.parametrize(("function", "divisor"), [(gx.mean, 5), (gx.sum, 1)])
 def test_the_mean_and_the_sum_of_trees(function: Any, divisor: int, framework: str, mode: str) -> None:
     """A sum; what rounds its steps is one ULP of the largest term each."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import (
+    EVERY_MODE,
     FRAMEWORKS,
     GRAPHS,
     INDUCTOR,
@@ -92,7 +93,7 @@ def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str)
 @by_inductor
 @slow(XLA, framework="jax")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_the_norm_of_each_gradient_by_path(framework: str, mode: str) -> None:
     """The norm at each stage, within 1 ULP; NaN of a gradient that an earlier stage stops."""
     tree = few("float32")
@@ -485,7 +486,7 @@ def test_integers_have_no_gradient_norm(function: Any) -> None:
 @by_inductor
 @slow(XLA, framework="jax", mode="compiled")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_warm_ups_and_windows_that_are_not_full_are_metrics(framework: str, mode: str) -> None:
     """A plain clip of a warm-up is told by its count, for each limit that follows the past."""
     tx = gx.measure(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support import EVERY_MODE, EVERYWHERE, INDUCTOR, array, f32, in_mode, slow, tensors
+from support import EVERY_MODE, EVERYWHERE, INDUCTOR, array, f32, in_mode, run_advice, slow, tensors
 from trees import Momentum
 
 import gradxform as gx
@@ -15,12 +16,20 @@ from gradxform.testing import assert_parity
 LEAVES: Any = {"a": {"w": np.float32([3.0, -4.0]), "b": np.float32([1.0])}, "c": np.float32(2.0)}
 
 
-class Filled(Momentum):
-    """It returns its state as updates, also where a gradient is None."""
+def own(update: Any) -> Any:
+    return SimpleNamespace(init=Momentum(0.5).init, update=lambda updates, state, params=None: update(updates, state))
 
-    def update(self, updates: Any, trace: Any, params: Any = None) -> Any:
-        trace = gx.tree_map(lambda t, g: self.decay * t + g, trace, updates)
-        return trace, trace
+
+@pytest.mark.parametrize("framework", EVERYWHERE)
+def test_a_state_that_is_lost_is_an_error_of_the_step_that_loses_it(framework: str) -> None:
+    """At the next gradient it would start again without a word."""
+    losing = own(lambda updates, state: (updates, gx.tree_map(lambda g, t: 0.5 * t + g, updates, state)))
+    grads, tx = tensors(framework, {**LEAVES, "c": None}), gx.chain(gx.clip_norm(2.0), losing)
+    with pytest.raises(TypeError, match="lost its state at 'c'") as raised:
+        tx.update(grads, tx.init(tensors(framework, LEAVES)))
+    assert run_advice(str(raised.value), lambda: {"gx": gx, "state": LEAVES, "updates": LEAVES})
+    masked = gx.masked(losing, "a/**")  # has no state of the others
+    masked.update(tensors(framework, LEAVES), masked.init(tensors(framework, LEAVES)))
 
 
 @pytest.mark.parametrize("where", [None, "a/**"])
@@ -36,22 +45,19 @@ def test_a_state_that_is_a_tree_takes_gradients_that_are_none(framework: str, mo
             grads = {**LEAVES, "a": {**LEAVES["a"], "b": None if none else LEAVES["a"]["b"]}}
             updates, state = update(tensors(framework, grads), state)
             assert (updates["a"]["b"] is None) is none
-            made.append(
-                [array(leaf) for leaf in (updates["a"]["w"], updates["c"], updates["a"]["b"]) if leaf is not None]
-            )
+            leaves = updates["a"]["w"], updates["c"], updates["a"]["b"]
+            made += [array(leaf) for leaf in leaves if leaf is not None]
         found.append(made)
-    for one, other in zip(*found, strict=True):
-        for leaf, wanted in zip(one, other, strict=True):
-            np.testing.assert_allclose(leaf, wanted, rtol=1e-6)
+    for leaf, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=1e-6)
 
 
 def test_trees_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"tree_map: tree 2 must have the keys of the first tree.*'a'"):
         gx.tree_map(lambda x, y: x, {"a": np.ones(1)}, {"b": np.ones(1)})
+    filled = own(lambda updates, state: (state, state))  # `Momentum` does what the message says
     with pytest.raises(TypeError, match=r"returned 2 gradients for 1; .*gx\.tree_map\(lambda g, new: new, updates, "):
-        gx.chain(Filled(0.5)).update(
-            {"w": np.ones(2), "b": None}, ({"w": np.ones(2), "b": np.ones(1)},)
-        )  # `Momentum` does what the message says
+        gx.chain(filled).update({"w": np.ones(2), "b": None}, ({"w": np.ones(2), "b": np.ones(1)},))
     assert gx.tree_map(lambda x: x, {"a": None}) == {"a": None}
 
 
