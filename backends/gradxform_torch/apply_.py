@@ -89,8 +89,8 @@ def apply_(
         stateless, else a tuple of new state and norm. The norm is None without gradients, and along axes of
         `across` if no norm over all devices is computed.
 
-        The gradient of a stopped parameter becomes None, so that optimizers skip it. An expanded gradient, which is not
-        writable, is replaced.
+        A skipped step leaves zeros: step the optimizer only ``if gx.has_updated(state)``. The gradient of a stopped
+        parameter becomes None, so that optimizers skip it. An expanded gradient, which is not writable, is replaced.
 
     Raises:
         TypeError: An item is not a parameter, gradients are given instead of parameters, or a stateful transform gets

@@ -224,15 +224,8 @@ def test_a_wrong_call(call: str, error: type[Exception], words: list[str]) -> No
         eval(call, {**vars(np), **globals(), "pickle": pickle})
     one_sentence(str(caught.value), *words)
     tx = gx.accumulate(gx.stop(), 2) if "flush" in call else gx.stop()
-    names: dict[str, Any] = {
-        "gx": gx,
-        "numpy": np,
-        "tx": tx,
-        "txs": [tx],
-        "state": tx.init(GRADS),
-        "every": 2,
-        "where": "w",
-    }
+    names: dict[str, Any] = {"gx": gx, "numpy": np, "tx": tx, "txs": [tx], "state": tx.init(GRADS)}
+    names |= {"every": 2, "where": "w"}
     names |= {key: {"w": W.copy(), "b": None} for key in ("gradients", "params", "updates", "result")}
     names |= dict.fromkeys(("decay", "factor", "max_abs", "max_norm"), 0.5)
     run_advice(str(caught.value), lambda: dict(names))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, XLA, array, assert_bits, assert_expected, call, slow, tensors
+from support import FRAMEWORKS, XLA, array, assert_bits, assert_expected, call, run_advice, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -210,8 +210,9 @@ def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatc
 
 def test_a_random_key_of_jax_is_named() -> None:
     jax = pytest.importorskip("jax")
-    with pytest.raises(TypeError, match=r"(?s)'key' .*jax\.random\.key_data"):
+    with pytest.raises(TypeError, match=r"(?s)'key' .*jax\.random\.key_data") as caught:
         gx.to_numpy({"key": jax.random.key(0)})
+    assert run_advice(str(caught.value), lambda: {"jax": jax, "key": jax.random.key(0)})
 
 
 def test_states_without_arrays() -> None:
