@@ -16,7 +16,6 @@ from gradxform_torch import private
 from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
 from gradxform_torch.dtensor import local
 from gradxform_torch.kernels import backend
-from gradxform_torch.readable import DEVICE, place_of
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -113,9 +112,8 @@ def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
             rows.append(
                 (update, new, local(old[slot]), update if i in after.owned and update.dtype != new.dtype else new)
             )
-    together = place_of([row[0] for row in rows]) == DEVICE
-    for part in [rows] if together else [[row] for row in rows]:
-        given, own, starts, out = map(list, zip(*part, strict=True))
+    for places in backend.groups([row[0] for row in rows], overwritten=True):
+        given, own, starts, out = map(list, zip(*[rows[i] for i in places], strict=True))
         made = with_updates(backend, given, own, starts, due, out)
         left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
         if left:
