@@ -27,6 +27,8 @@ def test_both_placements(framework: str) -> None:
     before = changed(gx.chain(gx.cautious(), gx.scale(-0.5)), updates, gradients)
     after = changed(gx.chain(gx.scale(-0.5), gx.cautious(negated=True)), updates, gradients)
     assert_ulp(before, after, 0)
+    (decayed,) = gx.add_decayed_weights(0.5, cautious=True)([updates], params=[gradients])
+    assert_ulp(decayed, f32(0.8, 0.5, 2.1, -0.1))
 
 
 def test_all_that_agree_keep_every_bit() -> None:
@@ -36,14 +38,15 @@ def test_all_that_agree_keep_every_bit() -> None:
     assert changed(gx.cautious(), np.zeros((0, 2)), np.zeros((0, 2))).shape == (0, 2)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("eps", "share", "factor"), [(1e-3, 1, 1000.0), (0.1, 1, 10.0), (0.1, 500, 2.0), (0.0, 1, 1000.0), (0.0, 0, 0.0)]
 )
-def test_the_least_share(eps: float, share: int, factor: float) -> None:
+def test_the_least_share(eps: float, share: int, factor: float, framework: str) -> None:
     updates, gradients = np.ones(1000, np.float32), np.full(1000, -1.0, np.float32)
     gradients[:share] = 1.0
     wanted = np.where(gradients > 0, np.float32(factor), np.float32(0.0))
-    assert_ulp(changed(gx.cautious(eps=eps), updates, gradients), wanted, 4)
+    assert_ulp(changed(gx.cautious(eps=eps), *tensors(framework, [updates, gradients])), wanted, 4)
 
 
 @pytest.mark.parametrize(
