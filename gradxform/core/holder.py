@@ -114,7 +114,8 @@ class Holder:
 
     def reached(self, arrays: Sequence[Any]) -> list[bool]:
         """Which variables the transformation may change or measure."""
-        view = self.view(arrays) if self.tx.traits.selections else None
+        traits = self.tx.traits
+        view = None if traits.masks is None or traits.axes else self.view(arrays)
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
     def added(self, old: Row, new: Row, state: Any, gradients: Row, context: Context) -> Added | None:
