@@ -277,7 +277,8 @@ class _Slots(Holder):
             if identity_of(variable) not in self.places:
                 raise ValueError(
                     f"tensorflow.GradientProcessor: it was not made for the variable {path_of(variable)!r}; "
-                    f"its variables are {', '.join(self.paths)}"
+                    f"its variables are {', '.join(self.paths)}; for others write "
+                    "gx.tensorflow.GradientProcessor(tx, variables)"
                 )
             places.append(self.places[identity_of(variable)])
         return put([None] * len(self.variables), places, [gradient for gradient, _ in pairs]), places

@@ -63,6 +63,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("gx.tensorflow.GradientProcessor(tx, tf.ones(2))", TypeError, "item 0 of variables"),
     *((f"gx.tensorflow.GradientProcessor(tx, [net.w, {item}])", TypeError, "item 1") for item in (3.0, "'w'", None)),
     ("gx.tensorflow.GradientProcessor(tx, [])", ValueError, "must not be empty"),
+    ("processor([(tf.ones(()), tf.Variable(1.0))])", ValueError, "gx.tensorflow.GradientProcessor(tx, variables)"),
     ("gx.tensorflow.GradientProcessor(tx, tf.Module())", ValueError, "model.build(shape)"),
 ]
 
