@@ -38,6 +38,8 @@ WHOLE = 1e-3  # how far a factor may be from a whole number, or a sign: it is fi
 SAME_NORM = 1e-3  # how far norms of one limit may be apart: a clip divides by its norm plus 1e-6, or in float16
 SAME_FACTOR = 0.1  # how far the ratios of norms of two trainings may be from a factor that goes on
 CLIPPED = 1e-2  # how far norms must be apart so that they are no one limit
+NEARER = 64.0  # times nearer a tree of another step must be: rounding leaves it thousands of times nearer
+SHIFTS = 4  # steps by which recordings may be shifted, and steps that are compared then
 PROVING, FEWEST = 3, 8  # elements below which a factor proves nothing, and below which two numbers prove nothing
 OTHER_SEED = 0.5  # cosine below which two weights are no changed copies: of two seeds it is near 0
 

@@ -24,6 +24,7 @@ class Rule(NamedTuple):
 
 
 BEFORE = (
+    Rule(preconditions.shifted, "values"),
     Rule(preconditions.nonfinite),
     Rule(preconditions.data, "parted values"),
     Rule(preconditions.initial),

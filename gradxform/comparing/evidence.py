@@ -122,21 +122,27 @@ class Evidence(Comparison):
         tree, step, (a, b) = tree or self.tree, self.at if step is None else step, self.pairs[i].views
         return self.array(0, a, tree, step), self.array(1, b, tree, step)
 
-    def samples(self, i: int, tree: str, step: int) -> tuple[Any, Any]:
-        """Some elements of the two leaves of a pair in float64, the same ones of both."""
+    def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+        """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
         if not self.values:
             found = self.rows[tree][step][i]
             assert found is not None
             return np.array(found.norms[:1]), np.array(found.norms[1:])
-        a, b = self.pairs[i].views
-        return self.array(0, a, tree, step, _SAMPLE).ravel(), self.array(1, b, tree, step, _SAMPLE).ravel()
+        (a, b), other = self.pairs[i].views, step if other is None else other
+        return self.array(0, a, tree, step, _SAMPLE).ravel(), self.array(1, b, tree, other, _SAMPLE).ravel()
 
-    def sampled(self, places: Sequence[int], tree: str, step: int) -> tuple[Any, Any]:
+    def sampled(self, places: Sequence[int], tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
         """Some elements of some of these leaves, in one array for each run."""
-        there = [i for i in places if self.rows[tree][step][i] is not None]
-        found = [self.samples(i, tree, step) for i in few(there, _LEAVES)]
+        shapes = self.a.shapes(step, tree), self.b.shapes(step if other is None else other, tree)
+        there = [i for i in places if all(v.path in s for v, s in zip(self.pairs[i].views, shapes, strict=True))]
+        found = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
         one, two = (np.concatenate([[0.0], *side]) for side in zip(*found, strict=True)) if found else np.zeros((2, 1))
         return one, two
+
+    def is_shifted(self, tree: str, step: int, other: int) -> bool:
+        """Whether a tree of A at a step is that of B at another, and much nearer to it than to B's of that step."""
+        far, usual = (self.sampled(range(len(self.pairs)), tree, step, at)[::-1] for at in (other, step))
+        return (distance := apart(*far)) <= self.limit and constants.NEARER * distance < apart(*usual)
 
     @functools.cached_property
     def later(self) -> list[int]:

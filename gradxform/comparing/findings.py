@@ -26,12 +26,14 @@ class Kind(StrEnum):
         "layout"  #: The gradient of a leaf is transposed or flipped, or has its axes, gates or heads in another order.
     )
     INITIAL = "initial"  #: The parameters differ at the first recorded step.
+    LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
     LEAF_FACTOR = "leaf_factor"  #: The gradient of a leaf is a number times as large.
     LEAF_SIGN = "leaf_sign"  #: The gradient of a leaf has the opposite sign.
     LEARNING_RATE = "learning_rate"  #: Parameters move a number of times as far.
     LOSS = "loss"  #: The losses differ where the gradients agree.
     MISSING = "missing"  #: One run lacks a leaf that the other trains.
     NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
+    OFFSET = "offset"  #: The recordings count their steps otherwise.
     OPTIMIZER = "optimizer"  #: The optimizers differ in kind, betas, momentum, how often they step, or unknown ways.
     PRECISION = "precision"  #: One run computes in a lower precision.
     REST = "rest"  #: A remark on what the named causes leave unexplained.

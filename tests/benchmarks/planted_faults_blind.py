@@ -253,7 +253,7 @@ BLIND = {
         {"clip": "leaf"}, {"clip_norm", "clip_global_norm"}, {"clip": "global"}
     ),
     "gradients are averaged over time": Blind({"smoothed": 0.9}),
-    "recorded after the step": Blind({"late": True}, NAMED_BY_NONE),
+    "recorded after the step": Blind({"late": True}, {"late_parameters"}),
     "embedding scaled": Blind({"embedding_scale": True}),
     "LayerNorm's epsilon": Blind({"norm_epsilon": 1e-3}, {"constant"}, {}, ATTENTION),
     "GELU by tanh": Blind({"gelu": "tanh"}, NAMED_BY_NONE, {}, ATTENTION),

@@ -269,7 +269,7 @@ def test_parameters_recorded_after_the_step_are_no_certain_other_start(steps: in
         one(step, gradients=gradients, parameters=before, loss=np.float32(2.0))
         other(step, gradients=gradients, parameters=parameters, loss=np.float32(2.0))
     found = gx.compare(tmp_path / "a", tmp_path / "b")
-    assert not found.within and not certain(found), str(found)
+    assert not found.within and certain(found) == ({"late_parameters"} if steps > 2 else set()), str(found)
 
 
 def test_rates_of_each_step_may_be_a_clip(tmp_path: Path) -> None:

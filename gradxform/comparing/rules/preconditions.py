@@ -15,6 +15,26 @@ from gradxform.comparing.layouts import apart, cosine
 from gradxform.comparing.rules.moved import moved
 
 
+def shifted(e: Evidence) -> Iterator[Finding]:
+    """Trees of A that are those of other steps in B: steps counted otherwise, or parameters alone, recorded late."""
+    late, shifts = e.step is None, [sign * by for by in range(1, constants.SHIFTS + 1) for sign in (1, -1)]
+    trees = [tree for tree in e.rows if tree == "parameters" or not late]
+    for shift in (shifts[:2] if late else shifts) if trees and e.begins else ():
+        steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
+        if len(steps) <= late or not all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
+            continue
+        alone, recorded = trees == ["parameters"], "records its parameters after the optimizer's step"
+        counted = f"counts its steps{' or batches' * (trees == ['gradients'])} otherwise"
+        text = (
+            f"{'BA'[shift > 0]} {recorded if late else f'{recorded}, or {counted}' if alone else counted}: the "
+            f"{' and '.join(trees)} of step {steps[0]} in A are those of step {steps[0] + shift} in B. "
+            f"Steps that show it: {len(steps)}."
+        )
+        kind = "late_parameters" if alone else "offset"
+        yield Finding(kind, text, e.at, (), {"steps": shift}, is_certain=late or not alone)
+        return
+
+
 def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
     """NaN or an infinity in one run alone, before the runs part otherwise; later ones are a remark."""
     steps = [(step, place, tree) for place, tree in enumerate(TREES) if tree in e.rows for step in e.rows[tree]]
