@@ -47,6 +47,16 @@ def number(
         raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
 
 
+def limit(transform: str, name: str, value: Any) -> Scalar:
+    """Check a limit: not negative and not NaN; zero and infinity are allowed."""
+    return number(transform, name, value, 0.0)
+
+
+def unit_interval(transform: str, name: str, value: Any) -> Scalar:
+    """Check a hyperparameter between 0 and 1."""
+    return number(transform, name, value, 0.0, 1.0)
+
+
 def _hint(transform: str, name: str, value: Any) -> str:
     """Suggest what to write instead, if known."""
     if holds_arrays(value):
@@ -63,9 +73,6 @@ def integer(transform: str, name: str, value: Any, least: int | None = None) -> 
     return int(value)
 
 
-limit = functools.partial(number, least=0.0)
-"""Checks a limit: not negative and not NaN; zero and infinity are allowed."""
-unit_interval = functools.partial(number, least=0.0, most=1.0)
 percent = functools.partial(number, least=0.0, most=100.0)
 count, places = functools.partial(integer, least=0), functools.partial(integer, least=1)
 """Checks an int that is not negative; an int that is positive."""

@@ -114,8 +114,7 @@ class Holder:
 
     def reached(self, arrays: Sequence[Any]) -> list[bool]:
         """Which variables the transformation may change or measure."""
-        traits = self.tx.traits
-        view = None if traits.masks is None or traits.axes else self.view(arrays)
+        view = self.view(arrays) if self.tx.traits.selections else None
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
     def added(self, old: Row, new: Row, state: Any, gradients: Row, context: Context) -> Added | None:

@@ -17,7 +17,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import align
 from gradxform.core.state import Fresh, advanced
 from gradxform.core.tree import Tree
-from gradxform.core.where import Variables
+from gradxform.core.where import Variables, verify
 from gradxform.numerics import Array
 
 if TYPE_CHECKING:
@@ -100,16 +100,21 @@ class Traits(NamedTuple):
     """Whether it may stop a gradient."""
     waits: bool = False
     """Whether it holds gradients of an unfinished window, which `flush` applies."""
+    selections: tuple[tuple[str, Any, tuple[Any, ...]], ...] = ()
+    """What selects leaves anywhere in it: name of the transform, selection, those before it; not inside `across`."""
 
 
-def declared(*parts: GradientTransformation, **own: Any) -> Traits:
+def declared(*parts: GradientTransformation, name: str = "", **own: Any) -> Traits:
     """Return traits; those of the transformations inside are inherited."""
     traits, inside = Traits(parts, **own), [part.traits for part in parts]
+    selections = [(name, where, traits.where[:rank]) for rank, where in enumerate(traits.where)]
+    selections += [each for part in inside for each in part.selections]
     return traits._replace(
         axes=(*traits.axes, *[axis for part in inside for axis in part.axes]),
         needs=(*traits.needs, *[need for part in inside for need in part.needs]),
         stops=traits.stops or any([part.stops for part in inside]),
         waits=traits.waits or any([part.waits for part in inside]),
+        selections=() if traits.axes else tuple(selections),  # along axes, another device may have what is selected
     )
 
 
@@ -190,16 +195,16 @@ class GradientTransformation(Base):
         Raises:
             ValueError: a pattern that matches no path.
         """
-        if self.start is not None:
-            return self.start(params)
-        if self.traits.masks is not None and not self.traits.axes:  # else another device may have what is selected
-            try:
-                view = Tree.read(params)
-            except TypeError:  # without arrays, the first update checks patterns
-                view = None
-            if view is not None:
-                self.reached(view)
-        return EmptyState()
+        selections = self.traits.selections
+        try:
+            view = Tree.read(params) if selections else None
+        except TypeError:  # without arrays, the first update checks patterns
+            view = None
+        if view is not None:
+            for name, where, before in selections:
+                own = self.start is None or any([where is each for each in self.traits.where])  # else it is inside
+                verify(name, where, view, before if own else ())
+        return EmptyState() if self.start is None else self.start(params)
 
     @unconverted
     def update(self, updates: T, state: Any = None, params: Any = None, **extra: Any) -> tuple[T, Any]:

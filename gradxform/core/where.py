@@ -13,6 +13,7 @@ import itertools
 import re
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -138,6 +139,24 @@ def _takes_leaf(transform: str, function: Any) -> bool:
     if isinstance(function, FUNCTIONS):
         raise TypeError(f"{transform}: where must be a function of the path, or of path and leaf, got {signature}")
     return True  # a tree of bools that can be called
+
+
+def verify(transform: str, where: Where, view: Tree, before: Sequence[Where] = ()) -> None:
+    """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone.
+
+    Warn if those before have all leaves already.
+    """
+    choice, earlier = check(transform, where), [part for each in before for part in check(transform, each)]
+    for part, _ in choice:
+        if isinstance(part, _BY_PATH) or (isinstance(part, (list, tuple)) and not part):
+            _mask(transform, part, False, view, view.source.find_paths())
+    if earlier and all(isinstance(part, _BY_PATH) for part, _ in (*choice, *earlier)):
+        both = zip(chosen(transform, choice, view), chosen(transform, tuple(earlier), view), strict=True)
+        taken = [there for own, there in both if own]
+        if taken and all(taken):
+            rules = ", ".join(map(repr, before))
+            advice = f"earlier rules have all that it matches; leave it out, or write it before {rules}"
+            warnings.warn(f"{transform}: the rule {where!r} is never reached, as {advice}", stacklevel=3)
 
 
 def chosen(transform: str, where: Choice, view: Tree) -> tuple[bool, ...]:

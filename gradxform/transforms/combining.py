@@ -160,7 +160,7 @@ def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransform
         view = Tree.read(params)
         return inner.init(params if view is None else view.focus(mask(view)).scoped_view())
 
-    traits = declared(inner, where=(recorded(where),), masks=lambda view: [mask(view)], stage=stage)
+    traits = declared(inner, name=name, where=(recorded(where),), masks=lambda view: [mask(view)], stage=stage)
     return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
@@ -265,21 +265,12 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]
 
-    def started(view: Tree) -> list[tuple[bool, ...]]:
-        """The masks, with a warning of rules whose gradients all belong to earlier ones."""
-        found = masks(view)
-        for rank, (rule, where) in enumerate(zip(rules, wheres, strict=True)):
-            if not any(found[rank]) and any(chosen("partition", where, view)):
-                before = ", ".join(map(repr, list(rules)[:rank]))
-                advice = f"earlier rules have all that it matches; leave it out, or write it before {before}"
-                warnings.warn(f"partition: the rule {rule!r} is never reached, as {advice}", stacklevel=3)
-        return found
-
     keys = tuple(map(recorded, rules))
     traits = declared(
         *(parts[:-1] if default is None else parts),
+        name="partition",
         where=keys,
-        masks=started,
+        masks=masks,
         compose=lambda new: partition(dict(zip(keys, new, strict=False)), *new[len(keys) :]),
     )
     return _combined(parts, masks, traits)
@@ -308,8 +299,8 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
     def start(params: Any) -> Any:
         view = None if masks is None else Tree.read(params)
         given = [params] * len(parts)
-        if traits.masks is not None and view is not None:
-            given = [view.focus(own).scoped_view() for own in traits.masks(view)]
+        if masks is not None and view is not None:
+            given = [view.focus(own).scoped_view() for own in masks(view)]
         states = tuple([tx.init(inside) for tx, inside in zip(parts, given, strict=True)])
         if masks is None:
             _warn_of_zeros(parts, states)
