@@ -120,6 +120,8 @@ class Transforming(Optimizer):
         if isinstance(gradients, tuple):  # no module is one
             what = "the loss comes first in the result of value_and_grad"
             raise TypeError(f"mlx.wrap: the gradients are a tuple; {what}: loss, gradients = ...")
+        if all(leaf is None for _, leaf in tree_flatten(gradients)):
+            raise _without(gradients)
         model.update(self.apply_gradients(gradients, model, value))
 
     def apply_gradients(self, gradients: Any, parameters: Any, value: Any = None) -> Any:
@@ -128,8 +130,8 @@ class Transforming(Optimizer):
 
     def _applied(self, gradients: Any, parameters: Any, context: Context) -> Any:
         given = dict(tree_flatten(gradients))
-        if all(leaf is None for leaf in given.values()):
-            raise ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")
+        if self._names and all(leaf is None for leaf in given.values()):  # of a MultiOptimizer, a group may be empty
+            raise _without(gradients)
         if not self._initialized:
             self.init(gradients, parameters)
         if strange := given.keys() - set(self._names):
@@ -226,3 +228,7 @@ def _select(due: mx.array, state: Any, before: Any) -> None:
             state[key] = mx.where(due, new, before[key])
         else:
             _select(due, new, before[key])
+
+
+def _without(gradients: Any) -> ValueError:
+    return ValueError(f"mlx.wrap: there are no gradients in {gradients!r}; hand in those of value_and_grad")

@@ -149,6 +149,12 @@ def test_a_name_that_is_not_trainable() -> None:
     gx.mlx.wrap(optimizers.SGD(1.0), gx.freeze("layers/1/bias")).update(model, model.trainable_parameters())
 
 
+def test_a_group_of_several_optimizers_may_be_empty() -> None:
+    model, wrapped = nn.Linear(1, 1), gx.mlx.wrap(optimizers.SGD(1.0), gx.clip_norm(1.0))
+    optimizers.MultiOptimizer([wrapped, optimizers.SGD(1.0)], [lambda *_: False]).update(model, model.parameters())
+    assert model.weight.item() == 0.0
+
+
 def test_a_wrapped_optimizer_without_a_state_or_a_place() -> None:
     optimizer = gx.mlx.wrap(optimizers.SGD(0.5), gx.trace(0.5))
     optimizer.learning_rate = 1.0

@@ -405,6 +405,7 @@ def test_what_a_function_of_path_and_leaf_raises_of_values_is_its_own() -> None:
 
     with pytest.raises(TypeError, match=r"^a traced array has no truth$"):
         gx.freeze(of_values)({"w": np.ones(2)})
+    gx.masked(gx.scale(2.0), of_values).init({"w": np.ones(2)})  # without a state, nothing is asked of values
 
 
 def test_a_layer_with_the_name_of_its_model() -> None:
