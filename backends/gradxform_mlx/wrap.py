@@ -120,7 +120,7 @@ class Transforming(Optimizer):
         if isinstance(gradients, tuple):  # no module is one
             what = "the loss comes first in the result of value_and_grad"
             raise TypeError(f"mlx.wrap: the gradients are a tuple; {what}: loss, gradients = ...")
-        if all(leaf is None for _, leaf in tree_flatten(gradients)):
+        if all(leaf is None for leaf in dict(tree_flatten(gradients)).values()):
             raise _without(gradients)
         model.update(self.apply_gradients(gradients, model, value))
 

@@ -22,11 +22,9 @@ class Kind(StrEnum):
     FACTOR = "factor"  #: All gradients are one number times as large.
     FROZEN = "frozen"  #: A leaf has no gradient, or does not move, in one run.
     GROWN = "grown"  #: A remark, that rounding has grown or crossed a kink.
-    LAYOUT = (
-        "layout"  #: The gradient of a leaf is transposed or flipped, or has its axes, gates or heads in another order.
-    )
     INITIAL = "initial"  #: The parameters differ at the first recorded step.
     LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
+    LAYOUT = "layout"  #: The gradient of a leaf is transposed, flipped, or has axes, gates or heads in another order.
     LEAF_FACTOR = "leaf_factor"  #: The gradient of a leaf is a number times as large.
     LEAF_SIGN = "leaf_sign"  #: The gradient of a leaf has the opposite sign.
     LEARNING_RATE = "learning_rate"  #: Parameters move a number of times as far.

@@ -37,8 +37,8 @@ def factory(**checks: Check) -> Callable[[Callable[P, GradientTransformation]], 
 
         @functools.wraps(make)
         def checked(**given: Any) -> GradientTransformation:
-            defaults = {key: each.default for key, each in signature.parameters.items()}
-            due = [key for key in checks if key in given and not (given[key] is None is defaults[key])]
+            optional = {key for key, value in given.items() if value is None is signature.parameters[key].default}
+            due = [key for key in checks if key in given and key not in optional]
             new = {key: checks[key](name, key, given[key]) for key in due}
             return make(**{**given, **new})  # type: ignore[call-arg]
 

@@ -86,8 +86,9 @@ def _check_kept(what: str, backend: Backend, old: Any, new: Any) -> None:
     for i, (one, other) in enumerate(zip(before, after, strict=True)):
         if one is not None and other is None:
             raise TypeError(
-                f"{what} lost its state at {backend.paths(old)[i]!r} in a step where a gradient is None; the state's "
-                "tree comes first, as in gx.tree_map(lambda t, g: t + g, state, updates), which keeps its leaf there"
+                f"{what} lost its state at {backend.paths(old)[i]!r} in a step where a gradient is None; make "
+                "its new leaves by gx.tree_map with the state's tree first, which keeps a leaf there, as in "
+                "gx.tree_map(lambda t, g: t + g, state, updates)"
             )
 
 

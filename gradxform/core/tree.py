@@ -65,7 +65,7 @@ class Tree(Measured):
         """Clip each element of the active leaves to two bounds."""
         if not self.chosen:
             return self
-        self.check_real("clip_value", "only real floating-point values can be ordered: use clip_norm")
+        self.check_real("clip_value", "only real floating-point values can be ordered, for others use clip_norm")
         for name, bound in (("low", low), ("high", high)):
             self._check_broadcast(name, bound)
         view = self if _includes_zero(low, high) else self.dense()

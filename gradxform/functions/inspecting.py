@@ -123,7 +123,7 @@ def paths(tree: Any) -> list[str]:
         ``model.named_parameters()`` in PyTorch, `jax.tree_util.keystr`, ``Variable.path`` in Keras.
     """
     if isinstance(tree, Iterator) and not (tree := list(tree)):
-        raise ValueError("paths: the iterator is used up after one pass; write list(...) of it")
+        raise ValueError("paths: the iterator is empty, or used up after one pass; write list(...) of it")
     found = listed_paths(tree)
     if found is None and not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
         # Keras layers come first: on the PyTorch backend they are also modules.

@@ -284,7 +284,7 @@ def test_steps_on_every_third_batch(tmp_path: Path) -> None:
     found = trained(
         tmp_path, {"steps": 8}, {"optimizer": lambda step, *given: moves(step, *given) * (step % 3 == 2), "steps": 8}
     )
-    assert "at each 3. step alone" in str(found) and certain(found) == {"optimizer"}, str(found)
+    assert "one step in 3 alone" in str(found) and certain(found) == {"optimizer"}, str(found)
 
 
 def test_epsilons_are_told_apart_by_their_ratio(tmp_path: Path) -> None:

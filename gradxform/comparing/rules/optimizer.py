@@ -113,7 +113,7 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
         every = ([k % n == 0 for k in range(1, len(pattern) + 1)] for n in range(2, len(pattern) // 2 + 1))
         period = next((n for n, moves in enumerate(every, 2) if pattern == moves), 0)
         if period:
-            why = f"it moves at each {period}. step alone: gradients are accumulated, or steps left out"
+            why = f"it moves at one step in {period} alone: gradients are accumulated, or steps left out"
         elif begun is not None:
             why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
         else:
@@ -226,8 +226,10 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         return
     for (kind, what, one, x, by), (_, _, other, y, _) in zip(_aspects(a), _aspects(b), strict=True):
         both = zip(*(numbers * (max(len(x), len(y)) // len(numbers)) for numbers in (x, y)), strict=True)
-        if any(abs(low - high) > by * min(low, high) for low, high in both):
-            yield kind, f"{what} {one} in A{',' if ' and ' in one else ' and'} {other} in B", {"a": x[0], "b": y[0]}
+        apart = [pair for pair in both if abs(pair[0] - pair[1]) > by * min(pair)]
+        if apart:
+            words = f"{what} {one} in A{',' if ' and ' in one else ' and'} {other} in B"
+            yield kind, words, dict(zip("ab", map(float, apart[0]), strict=True))
 
 
 def _name(s: Setting) -> str:

@@ -23,10 +23,13 @@ def shifted(e: Evidence) -> Iterator[Finding]:
         steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
         if len(steps) <= late or not all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
             continue
-        alone, recorded = trees == ["parameters"], "records its parameters after the optimizer's step"
-        counted = f"counts its steps{' or batches' * (trees == ['gradients'])} otherwise"
+        alone, recorded = (
+            trees == ["parameters"],
+            f"{'BA'[shift > 0]} records its parameters after the optimizer's step",
+        )
+        counted = f"the recordings count their steps{' or batches' * (trees == ['gradients'])} otherwise"
         text = (
-            f"{'BA'[shift > 0]} {recorded if late else f'{recorded}, or {counted}' if alone else counted}: the "
+            f"{recorded if late else f'{recorded}, or {counted}' if alone else counted.capitalize()}: the "
             f"{' and '.join(trees)} of step {steps[0]} in A are those of step {steps[0] + shift} in B. "
             f"Steps that show it: {len(steps)}."
         )
@@ -44,8 +47,9 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
         if not lost:
             continue
         a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
+        begin = f"begins in {'AB'[not a]}, {'BA'[not a]} is finite"
         text = (
-            f"From step {step} on NaN or infinity stands in other elements, or is of another kind: {a} in A, {b} in B, "
+            f"At step {step} NaN or infinity {f'differs, {a} in A and {b} in B' if a and b else begin}: "
             f"in {len(lost)} of {len(row)} leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
         )
         found = proven("nonfinite", text, step, e.labels(lost))
