@@ -47,9 +47,9 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
         if not lost:
             continue
         a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
-        begin = f"begins in {'AB'[not a]}, {'BA'[not a]} is finite"
+        alone, both = f"in {'AB'[not a]} alone", f"in other elements, or is of another kind: {a} in A, {b} in B"
         text = (
-            f"At step {step} NaN or infinity {f'differs, {a} in A and {b} in B' if a and b else begin}: "
+            f"From step {step} on NaN or infinity stands {both if a and b else alone}, "
             f"in {len(lost)} of {len(row)} leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
         )
         found = proven("nonfinite", text, step, e.labels(lost))
