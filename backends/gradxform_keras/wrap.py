@@ -182,7 +182,11 @@ class Transforming(private.Steps):
 
         Set it to a state of the same transform from any framework, such as a result of `gradxform.to_numpy`.
         """
-        return self._gradxform.state(copied=True) if self.built else None
+        try:
+            return self._gradxform.state(copied=True) if self.built else None
+        except TypeError as error:  # of a variable without a value
+            where = "is held by JAX's fit; in a callback write self.model.optimizer, which gets it back"
+            raise RuntimeError(f"keras.wrap: the state {where}") from error
 
     @gradient_transformation_state.setter
     def gradient_transformation_state(self, state: Any) -> None:
