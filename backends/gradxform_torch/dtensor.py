@@ -26,7 +26,7 @@ from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private, readable
 from gradxform_torch.namespace import Namespace
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import DEVICE, any_sharded, is_sharded, place_of
 
 
@@ -62,10 +62,10 @@ _elementwise = on_shards("elementwise", 1, columns=True, inputs=4)
 _of_matrices = on_shards("of_matrices", 1)
 
 
-class Sharded(Plain):
+class Sharded(Leafwise):
     """PyTorch for DTensors: each kernel calls itself on the shards."""
 
-    types = (*Plain.types, *_types())
+    types = (*Leafwise.types, *_types())
 
     multiply = on_shards("multiply")
     multiply_over = on_shards("multiply_over")

@@ -81,7 +81,7 @@ class _Instead(torch.autograd.Function):
 
 
 class Plain(Backend):
-    """PyTorch for leaves one after the other: with autograd, under a compiler, where nothing is batched."""
+    """PyTorch without its own kernels."""
 
     name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -181,12 +181,16 @@ class Plain(Backend):
     custom_backward = staticmethod(_same)
     straight_through = staticmethod(_straight_through)
 
+
+class Leafwise(Plain):
+    """PyTorch for groups of leaves, one after the other: with autograd, under a compiler, where nothing is batched."""
+
     def multiply_over(
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
         """Leaves times factors of slices, one after the other."""
         rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
-        return [super(Plain, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
+        return [super(Leafwise, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)
