@@ -47,9 +47,9 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
         if not lost:
             continue
         a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
-        alone, both = f"in {'AB'[not a]} alone", f"in other elements, or is of another kind: {a} in A, {b} in B"
+        where = "in other elements, or is of another kind" if a and b else f"in {'AB'[not a]} alone"
         text = (
-            f"From step {step} on NaN or infinity stands {both if a and b else alone}, "
+            f"From step {step} on NaN or infinity stands {where}: {a} in A, {b} in B, "
             f"in {len(lost)} of {len(row)} leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
         )
         found = proven("nonfinite", text, step, e.labels(lost))
