@@ -158,10 +158,14 @@ def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
     try:
         found = value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, UnicodeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}") from error
+        hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
+        raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}{hint}") from error
     if not isinstance(found, GradientTransformation):
         raise ValueError(f"parse: {expression!r:.200} is not a transformation; write for example 'clip_norm(1.0)'")
     return found
+
+
+_NO_GROUPS = "a ProcessGroup or DeviceMesh cannot be parsed: parse the inner transform, and write gx.across(tx, group)"
 
 
 def _called(name: str, args: list[Any], keywords: list[tuple[str | None, Any]], expression: str) -> Any:
@@ -176,6 +180,8 @@ def _called(name: str, args: list[Any], keywords: list[tuple[str | None, Any]], 
             return re.compile(*args, **named)
         except (re.error, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"parse: re.compile in {expression!r:.200}: {error}") from error
+    if name == "DeviceMesh":
+        raise ValueError(f"parse: {_NO_GROUPS}")
     if name not in factories:
         near, known = errors.meant(name, factories), ", ".join(sorted(factories))
         hint = f" (did you mean {near}?)" if near is not None else ""
