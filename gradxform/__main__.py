@@ -20,17 +20,23 @@ def main() -> None:
         from gradxform.cli import app
 
         app()
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "click", "rich", "matplotlib", "sklearn"):
+    except BaseException as error:
+        if _is_interrupt(error):
+            _interrupted(errors)
+        wanted = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        if wanted.partition(".")[0] not in ("typer", "click", "rich", "matplotlib", "sklearn"):
             raise
         from gradxform.backend.errors import install
 
         extra = "compare" if "compare" in sys.argv[1:2] else "cli"
-        sys.exit(f"gradxform: the command needs {error.name!r}: {install(extra)}")
-    except (KeyboardInterrupt, SystemExit) as end:
-        if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
-            raise
-        _interrupted(errors)
+        sys.exit(f"gradxform: the command needs {wanted!r}: {install(extra)}")
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether Ctrl-C led to an error: an extension module that it stops raises an ImportError from it."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    return getattr(error, "code", None) == _INTERRUPTED or _is_interrupt(error.__cause__ or error.__context__)
 
 
 def _interrupted(errors: int) -> Any:
