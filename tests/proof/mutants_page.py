@@ -16,8 +16,6 @@ FRAMEWORKS = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch
 PACKAGES = {**FRAMEWORKS, "keras": "Keras", "pytest": "pytest", "cosmic-ray": "cosmic-ray"}
 
 CONTRACTS = """\
-# Mutation testing
-
 Does a test fail when the library is broken? `make mutants` injects one fault at a time, runs the tests that reach it,
 and writes this page. What a run leaves out keeps its lines.
 

@@ -15,8 +15,7 @@ from gradxform.proof.gradients import Values, hard
 
 
 def beginning(verdict: str) -> Iterator[str]:
-    """Yield the title, the budgets and the verdict."""
-    yield "# Parity"
+    """Yield the budgets and the verdict."""
     yield (
         "The largest error of every transform in every framework, mode and dtype, in ULP (units in the last place) "
         "of the gradient's dtype. Real and imaginary parts count separately. The reference, "
