@@ -22,6 +22,8 @@ TXS = {
     "clip_norm, ord 1": gx.clip_norm(1.0, ord=1),
     "clip_norm, ord inf": gx.clip_norm(1.0, ord=float("inf")),
     "clip_norm, axes": gx.clip_norm(1.0, axes=0),
+    "clip_rms": gx.clip_rms(0.6),
+    "clip_average_norm": gx.clip_average_norm(0.4),
     "chain": gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0), gx.scale(1.0)),
 }
 SMOOTH = ("clip_norm", "clip_global_norm", "clip_norm, ord 3", "clip_norm, axes")
@@ -100,8 +102,9 @@ def test_within_the_limit_and_at_zero_the_derivative_is_one(name: str, dtype: st
 def test_derivatives_against_finite_differences(name: str, framework: str) -> None:
     exact = slope(framework, weighted(framework, TXS[name]), BEYOND)
     np.testing.assert_allclose(exact, near(lambda x: WEIGHTS @ np.asarray(TXS[name](x)), BEYOND), rtol=0, atol=1e-9)
-    far = slope(framework, weighted(framework, TXS[name]), BEYOND * 1e30) * 1e30
-    np.testing.assert_allclose(far, exact, rtol=1e-12, atol=1e-14)
+    for size in (1e30, 1e150):
+        far = slope(framework, weighted(framework, TXS[name]), BEYOND * size) * size
+        np.testing.assert_allclose(far, exact, rtol=1e-12, atol=1e-14)
 
 
 @slow(XLA, lambda framework, name, point: framework == "jax" and (point, name) != ("beyond", "clip_global_norm"))

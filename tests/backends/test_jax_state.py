@@ -188,24 +188,14 @@ def test_pmap_and_shard_map_over_two_devices() -> None:
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def by_orbax(state: Any, folder: Path) -> Any:
+def by_orbax(state: Any, folder: Path, like: Callable[[], Any] = first) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Orbax's own warnings
         ocp = pytest.importorskip("orbax.checkpoint")
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder / "state", state)
             checkpointer.wait_until_finished()
-            return checkpointer.restore(folder / "state", first())
-
-
-def by_orbax_from_shapes(state: Any, folder: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ocp = pytest.importorskip("orbax.checkpoint")
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(folder / "state", state)
-            checkpointer.wait_until_finished()
-            return checkpointer.restore(folder / "state", jax.eval_shape(first))
+            return checkpointer.restore(folder / "state", like())
 
 
 def by_flax_bytes(state: Any, folder: Path) -> Any:
@@ -226,7 +216,7 @@ def by_pickle(state: Any, folder: Path) -> Any:
 
 WAYS: dict[str, Callable[[Any, Path], Any]] = {
     "orbax": by_orbax,
-    "orbax, from shapes": by_orbax_from_shapes,
+    "orbax, from shapes": functools.partial(by_orbax, like=lambda: jax.eval_shape(first)),
     "flax bytes": by_flax_bytes,
     "flax state dict": by_flax_dict,
     "pickle": by_pickle,

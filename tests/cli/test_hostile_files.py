@@ -99,13 +99,6 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "link.md").is_symlink() and (tmp_path / "page.md").read_text() == "after"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is Linux's")
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="'/dev/full' cannot be written: No space left"):
-        with writing.whole(Path("/dev/full")) as part:
-            part.write_text("much")
-
-
 @pytest.mark.parametrize(
     ("path", "words"),
     [

@@ -402,13 +402,6 @@ def test_tensors_of_two_devices() -> None:
     assert (out[0].device.type, out[1].tolist()) == ("meta", [0.5, 0.5, 0.5])
 
 
-def test_a_tensor_that_negates_what_it_sees() -> None:
-    torch = pytest.importorskip("torch")
-    seen = torch.complex(torch.zeros(2), torch.tensor([3.0, 4.0])).conj().imag
-    assert seen.is_neg()
-    assert max_ulp(gx.clip_norm(1.0)([seen])[0].resolve_neg().numpy(), np.float32([-0.6, -0.8])) <= 1
-
-
 def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
     tf = pytest.importorskip("tensorflow")
     out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
@@ -439,14 +432,6 @@ def test_numbers_beyond_32_bits_have_random_words_of_their_own() -> None:
         found = random.bits(Block(0), (0, 7), np.array([5, 5 + 2**32]))
         right = reference_state.threefry(0, 7, np.uint32([0, 1]), np.uint32([5, 5]))
     assert [words.view(np.uint32).tolist() for words in found] == [words.tolist() for words in right]
-
-
-def test_tensors_that_are_conjugated_when_they_are_read() -> None:
-    torch = pytest.importorskip("torch")
-    leaf = torch.tensor([3 + 4j]).conj()
-    assert leaf.is_conj()
-    (out,) = gx.add_decayed_weights(1.0)([leaf], params=[torch.ones(1, dtype=leaf.dtype)])
-    assert out.tolist() == [4 - 4j]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,4 +1,4 @@
-"""The reference, against values computed by hand and native functions where they are accurate."""
+"""The reference, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gradxform.core import where
 from gradxform.proof.parity import expected_steps
 from gradxform.proof.reference import norm, reference
 from gradxform.proof.reference_leaf import matches
-from gradxform.testing import max_ulp
 
 
 def of(expression: str, *leaves: Any) -> list[Any]:
@@ -69,41 +68,6 @@ def test_leaves_may_have_any_name(expression: str, name: str) -> None:
 def test_many_small_leaves() -> None:
     leaves = [np.ones(10, np.float16)] * 5000
     assert norm(leaves) == pytest.approx(50000**0.5, rel=1e-15)
-
-
-def test_tensorflow_agrees_on_ordinary_gradients() -> None:
-    tf = pytest.importorskip("tensorflow")
-    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
-    expected = [t.numpy() for t in tf.clip_by_global_norm([tf.constant(leaf) for leaf in leaves], 1.0)[0]]
-    assert max(map(max_ulp, of("clip_global_norm(1.0)", *leaves), expected)) <= 3
-    expected = [tf.clip_by_norm(tf.constant(leaf), 0.7, axes=[1]).numpy() for leaf in leaves]
-    assert max(map(max_ulp, of("clip_norm(0.7, axes=1)", *leaves), expected)) <= 4
-    expected = [tf.clip_by_value(tf.constant(leaf), -0.5, 0.5).numpy() for leaf in leaves]
-    assert max(map(max_ulp, of("clip_value(0.5)", *leaves), expected)) == 0
-
-
-def test_optax_agrees_on_ordinary_gradients() -> None:
-    optax = pytest.importorskip("optax")
-    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
-    for native, expression in (
-        (optax.clip_by_global_norm(1.0), "clip_global_norm(1.0)"),
-        (optax.clip(0.5), "clip_value(0.5)"),
-        (optax.chain(optax.clip_by_global_norm(1.0), optax.scale(-0.1)), "chain(clip_global_norm(1.0), scale(-0.1))"),
-    ):
-        updates = native.update(leaves, native.init(leaves))[0]
-        assert max(map(max_ulp, of(expression, *leaves), map(np.asarray, updates))) <= 4
-
-
-def test_torch_agrees_on_ordinary_gradients() -> None:
-    torch = pytest.importorskip("torch")
-    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
-    parameters = [torch.nn.Parameter(torch.zeros(30, 20)) for _ in leaves]
-    for parameter, leaf in zip(parameters, leaves, strict=True):
-        parameter.grad = torch.from_numpy(leaf.copy())
-    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    # Native clips divide by the norm plus 1e-6; these norms are near 42.
-    for parameter, right in zip(parameters, of("clip_global_norm(1.0)", *leaves), strict=True):
-        assert parameter.grad.numpy() == pytest.approx(right, rel=1e-6 / 40 + 4 * 2**-24, abs=0)
 
 
 PATTERNS = (
