@@ -27,6 +27,19 @@ class Run(NamedTuple):
     """What is subtracted from the parameters."""
     unit: float
     """Half the distance of one to the next number of the parameters."""
+    batches: int = 1
+    """The recorded steps whose gradients are added for one step of the optimizer."""
+
+    @property
+    def steps(self) -> Any:
+        """Whether any parameter moves at each recorded step."""
+        return self.moves.any(1)
+
+    def of(self, elements: Any, batches: int) -> Run:
+        """Some elements, and steps that add the gradients of so many batches."""
+        count = len(self.moves) // batches
+        each = [x[: count * batches, elements].reshape(count, batches, -1) for x in self[:3]]
+        return Run(each[0].sum(1), each[1][:, 0], each[2].sum(1), self.unit, batches)
 
 
 class Setting(NamedTuple):
@@ -178,7 +191,7 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     def fitting(fits: Iterable[Setting]) -> list[Setting]:
         return sorted((fit for fit in fits if fit.error <= enough), key=_error)
 
-    for settings in families:
+    for settings in families if run.steps.all() else ():
         fits = fitting(_fitted(setting, run) for setting in settings)
         if fits and (not best or BETTER * fits[0].error < best[0].error):
             best = fits
@@ -186,9 +199,9 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
             break
     usual = [s for settings in families for s in settings if s.place in ("", "outside")]
     usual = [s for s in usual if s.counted == (1 if s.family == "Adam" else None)]  # rates of steps correct as well
-    if not best:
+    if not best and run.steps.all():
         best = fitting([_with_l2([s for s in usual if s.counted], run)])
-    if not best and len(run.moves) > 2:
+    if not best and run.steps.sum() > 2:
         best = fitting(_scheduled(s, run) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 

@@ -142,7 +142,7 @@ MORE: dict[str, Fault] = {
     "Adam for SGD, small gradients": Fault(
         {"optimizer": adam}, {"optimizer": lambda: sgd(10.0), "change": each(lambda n, g: 0.01 * g)}, ("optimizer",)
     ),
-    "a warm-up from zero": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * step)}, kinds=("frozen",)),
+    "a warm-up from zero": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * step)}, kinds=("learning_rate",)),
     "a warm-up": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * (step + 1))}, kinds=("learning_rate",)),
     "a cosine schedule": Fault(
         {"optimizer": lambda: scheduled(lambda step: 0.1 * np.cos(step / 6))}, kinds=("learning_rate",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from more_faults import MORE, adagrad, lion, radam
+from more_faults import MORE, accumulating, adagrad, lion, radam, scheduled
 from numpy_runs import adam, clipped, each, rmsprop, sgd, train
 from support import LARGE, RUNS, slow
 
@@ -41,17 +42,19 @@ def certain(found: gx.Comparison) -> set[str]:
     return {finding.kind for finding in found.findings if finding.is_fault and finding.is_certain}
 
 
-class WarmUp:
-    """SGD whose rate is zero at the first step."""
+def test_a_warm_up_from_zero_is_a_schedule_where_enough_steps_show_it(tmp_path: Path) -> None:
+    for steps, said in (
+        (3, "No parameter moves in B from step 0 to 1.* has moved at step 2"),
+        (6, "0.1 in A and 0, 0.1, 0.1"),
+    ):
+        late = scheduled(lambda step: 0.1 * min(step, 1))
+        found = trained(tmp_path / str(steps), {"steps": steps}, {"steps": steps, "optimizer": late})
+        assert re.search(said, str(found)) and certain(found) == ({"learning_rate"} if steps > 3 else set()), str(found)
 
-    def __call__(self, step: int, name: str, g: Any, p: Any) -> Any:
-        return 0.1 * min(step, 1) * g
 
-
-def test_a_warm_up_from_zero_is_no_run_without_steps(tmp_path: Path) -> None:
-    found = trained(tmp_path, {"optimizer": sgd()}, {"optimizer": WarmUp()})
-    assert "No parameter moves in B from step 0 to 1" in str(found) and "has moved at step 2" in str(found), str(found)
-    assert not certain(found)
+def test_sums_of_two_batches_in_one_run_and_means_in_the_other(tmp_path: Path) -> None:
+    found = trained(tmp_path, *({"optimizer": accumulating(rate), "steps": 9} for rate in (0.1, 0.2)))
+    assert "is 0.05 in A and 0.1 in B" in str(found) and certain(found) == {"learning_rate"}, str(found)
 
 
 def test_a_run_in_which_nothing_moves_may_begin_later(tmp_path: Path) -> None:

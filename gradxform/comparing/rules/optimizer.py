@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,9 +109,9 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
             continue
         pattern = [any(_has_moved(e, i, side.place, *steps) for i in still) for steps in itertools.pairwise(e.steps)]
         later = (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after)
-        begun = next(later, None)
-        every = ([k % n == 0 for k in range(1, len(pattern) + 1)] for n in range(2, len(pattern) // 2 + 1))
-        period = next((n for n, moves in enumerate(every, 2) if pattern == moves), 0)
+        begun, period = next(later, None), _period(pattern)
+        if begun is not None and not moving and not period and (made := _settings(e, at)):
+            return made
         if period:
             why = f"it moves at one step in {period} alone: gradients are accumulated, or steps left out"
         elif begun is not None:
@@ -124,6 +124,12 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
         certain = bool(period or (moving and begun is None))
         return Finding("optimizer" if period else "frozen", text, at.step, e.labels(still), is_certain=certain)
     return None
+
+
+def _period(pattern: Sequence[bool]) -> int:
+    """How many steps there are from one that moves parameters to the next; zero if that changes, or is one."""
+    every = range(2, len(pattern) // 2 + 1)
+    return next((n for n in every if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
 
 
 def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
@@ -147,10 +153,13 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
         )
         runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
         exact = np.abs(runs[side].moves) > constants.ROOM * unit * np.abs(parameters[:-1])
-        kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
+        kept = kept & exact[runs[side].steps].all(0) & (gradients[:-1] != 0).all(0)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
-    enough = len(chosen) >= constants.OPTIMIZER_ELEMENTS
-    return [Run(x[:, chosen], p[:, chosen], moves[:, chosen], unit) for x, p, moves, _ in runs] if enough else []
+    if len(chosen) < constants.OPTIMIZER_ELEMENTS:
+        return []
+    ones, others = (run.steps.tolist() for run in runs)
+    batches = (ones == others and _period(ones)) or 1
+    return [run.of(chosen, batches) for run in runs]
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
@@ -163,14 +172,17 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
         return None
     kind, _, numbers = found[0]
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
-    count, elements = runs[0].moves.shape
+    count, elements = min(int(run.steps.sum()) for run in runs), runs[0].moves.shape[1]
     certain = all(_is_proven(setting, count, budget) for setting in pair)
     if count == 1:
         end = "One step is explained by other settings as well: record two more steps to decide."
     else:
         more = "" if certain else " Another optimizer may do so as well: record more steps to decide."
         nearly = "" if certain else "nearly "
-        end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps.{more}"
+        sums = f", by sums of the gradients of {runs[0].batches} batches" * (runs[0].batches > 1)
+        end = (
+            f"With these numbers both move {nearly}as recorded{sums}, in {elements} elements over {count} steps.{more}"
+        )
     shown = f", as {e.some(at.bad)} show" if labels else ""
     text = f"The gradients agree, and the optimizers differ{shown}: {'; '.join(words for _, words, _ in found)}. {end}"
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
@@ -206,7 +218,7 @@ def _aspects(s: Setting) -> list[Aspect]:
     if s.decay:
         times = f"{s.decay / (s.rate or math.inf):.2g} times the learning rate of {number(s.rate)}"
         decay = f"{s.decay:.3g} of the parameters at each step, beside the gradient ({times}),"
-    why = " from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
+    why = " from step to step (a schedule, a step left out, or a clip or scale of all gradients after recording)"
     rates = ", ".join(f"{rate:.4g}" for rate in s.rates) + why * (len(s.rates) > 1)
     place = list(_PLACES).index(s.place) if s.epsilon else 0
     return [
