@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,12 +103,6 @@ def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
             yield Layout(axes=None if same else axes, shape=None if moved == wanted else wanted)
 
 
-@lru_cache(maxsize=1 << 16)
-def fits(shape: Shape, wanted: Shape) -> bool:
-    """Whether some layout makes one shape of another."""
-    return next(candidates(shape, wanted), None) is not None
-
-
 def _refines(fine: Shape, coarse: Shape) -> bool:
     """Whether each size of one shape is the product of adjacent sizes of the other."""
     sizes = list(fine)
@@ -128,11 +122,11 @@ def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layou
 
 
 def reals(array: Any) -> Any:
-    """The elements of an array as a vector in float64; complex ones as two each."""
+    """An array in float64; complex numbers are two along the last axis."""
     array = np.asarray(array)
     if array.dtype.kind == "c":
-        return array.astype(np.complex128).ravel().view(np.float64)
-    return array.astype(np.float64, copy=False).ravel()
+        return np.atleast_1d(array.astype(np.complex128, order="C")).view(np.float64)
+    return array.astype(np.float64, copy=False)
 
 
 def cosine(a: Any, b: Any) -> float:
@@ -140,7 +134,7 @@ def cosine(a: Any, b: Any) -> float:
     if a.ndim and a.size > 1 << 20:
         rows = max(1, (1 << 20) * len(a) // a.size)
         a, b = a[:rows], b[:rows]
-    a, b = reals(a), reals(b)
+    a, b = reals(a).ravel(), reals(b).ravel()
     if a.size != b.size:  # one is complex
         return 0.0
     with np.errstate(all="ignore"):
@@ -178,3 +172,35 @@ def _order(parts: Sequence[Any], wanted: Sequence[Any], least: float) -> tuple[i
             return None
         found.append(best)
     return tuple(found) if len(set(found)) == len(found) else None
+
+
+def moved(a: Any, b: Any, limit: float) -> tuple[Callable[[Any], Any], str] | None:
+    """What leads from `a` to `b`, and words for it, if something does to within a relative distance."""
+    if a.shape != b.shape or not a.any() or apart(a, b) <= limit:
+        return None
+    return next((found for found in _ways(a, b) if apart(found[0](a), b) <= limit), None)
+
+
+def _ways(a: Any, b: Any) -> Iterator[tuple[Callable[[Any], Any], str]]:
+    """Layouts, heads, blocks and directions."""
+    for layout in candidates(a.shape, b.shape):
+        if layout.axes is not None:
+            yield layout.of, "transposed" if layout.axes == (1, 0) else f"with its axes in order {layout.axes}"
+    for axis, heads in itertools.product(range(a.ndim), COUNTS):
+        size = a.shape[axis]
+        for outer in {heads, size // heads} if size % heads == 0 and size > heads else ():
+            split = (*a.shape[:axis], outer, size // outer, *a.shape[axis + 1 :])
+            words = f"with {heads} heads split the other way along axis {axis}"
+            yield partial(_swapped, split=split, axis=axis), words
+    if (found := blocks(a, b)) is not None:
+        axis, *order = found
+        words = f"with its {len(order)} blocks along axis {axis} in order {', '.join(map(str, order))}: gates or heads"
+        yield Layout(gates=found).of, words
+    for count in range(1, min(a.ndim, 4) + 1):
+        for axes in itertools.combinations(range(a.ndim), count):
+            words = f"flipped along axes {axes}: a convolution in one, a correlation in the other"
+            yield partial(np.flip, axis=axes), words
+
+
+def _swapped(x: Any, split: Shape, axis: int) -> Any:
+    return x.reshape(split).swapaxes(axis, axis + 1).reshape(x.shape)

@@ -54,7 +54,7 @@ class Pair(NamedTuple):
 
 def module_of(path: str) -> str:
     """The path of the module that a leaf belongs to."""
-    return path.replace(".", "/").rpartition("/")[0]
+    return path.rpartition("/")[0]
 
 
 def named(view: View) -> str:

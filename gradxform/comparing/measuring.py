@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.comparing.layouts import reals
 from gradxform.proof.ulp import ulps
 from gradxform.recording.reading import Recording
 
@@ -125,7 +126,7 @@ def _power(x: Any) -> Any:
     """The powers of two that rows in float64 are divided by, so that their squares are numbers; mostly 0."""
     if x.dtype not in (np.float64, np.complex128):
         return np.zeros((len(x), 1), np.int64)
-    wide = np.abs(_wide(x))
+    wide = np.abs(reals(x))
     power = np.frexp(np.max(wide, axis=1, keepdims=True, where=np.isfinite(wide), initial=0.0))[1]
     return np.where(np.abs(power) > _SQUARED, power, 0)
 
@@ -169,7 +170,7 @@ def _measured(a: Any, b: Any, kind: np.dtype[Any], power: Any) -> Any:
     the largest units and magnitudes.
     """
     with np.errstate(all="ignore"):
-        wide_a, wide_b, none = _wide(a), _wide(b), np.zeros(len(a))
+        wide_a, wide_b, none = reals(a), reals(b), np.zeros(len(a))
         units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0)
         finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
         lost_a = lost_b = apart = none
@@ -186,11 +187,6 @@ def _measured(a: Any, b: Any, kind: np.dtype[Any], power: Any) -> Any:
         return np.array(
             [aa, bb, ab, np.vecdot(delta, delta), np.vecdot(rest, rest), lost_a, lost_b, apart, units, *largest]
         )
-
-
-def _wide(x: Any) -> Any:
-    """Real numbers in float64; of complex ones, their parts."""
-    return x.astype(np.complex128).view(np.float64) if x.dtype.kind == "c" else x.astype(np.float64)
 
 
 def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:

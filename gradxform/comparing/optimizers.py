@@ -191,16 +191,16 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     def fitting(fits: Iterable[Setting]) -> list[Setting]:
         return sorted((fit for fit in fits if fit.error <= enough), key=_error)
 
-    for settings in families if run.steps.all() else ():
-        fits = fitting(_fitted(setting, run) for setting in settings)
-        if fits and (not best or BETTER * fits[0].error < best[0].error):
-            best = fits
-        if best and best[0].error <= TELLING_UNITS * run.unit:
-            break
     usual = [s for settings in families for s in settings if s.place in ("", "outside")]
     usual = [s for s in usual if s.counted == (1 if s.family == "Adam" else None)]  # rates of steps correct as well
-    if not best and run.steps.all():
-        best = fitting([_with_l2([s for s in usual if s.counted], run)])
+    if run.steps.all():
+        for settings in families:
+            fits = fitting(_fitted(setting, run) for setting in settings)
+            if fits and (not best or BETTER * fits[0].error < best[0].error):
+                best = fits
+            if best and best[0].error <= TELLING_UNITS * run.unit:
+                break
+        best = best or fitting([_with_l2([s for s in usual if s.counted], run)])
     if not best and run.steps.sum() > 2:
         best = fitting(_scheduled(s, run) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]

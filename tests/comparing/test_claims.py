@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,13 +42,10 @@ def certain(found: gx.Comparison) -> set[str]:
 
 
 def test_a_warm_up_from_zero_is_a_schedule_where_enough_steps_show_it(tmp_path: Path) -> None:
-    for steps, said in (
-        (3, "No parameter moves in B from step 0 to 1.* has moved at step 2"),
-        (6, "0.1 in A and 0, 0.1, 0.1"),
-    ):
-        late = scheduled(lambda step: 0.1 * min(step, 1))
+    late = scheduled(lambda step: 0.1 * min(step, 1))
+    for steps, said in ((3, "has moved at step 2"), (6, "0.1 in A and 0, 0.1, 0.1")):
         found = trained(tmp_path / str(steps), {"steps": steps}, {"steps": steps, "optimizer": late})
-        assert re.search(said, str(found)) and certain(found) == ({"learning_rate"} if steps > 3 else set()), str(found)
+        assert said in str(found) and certain(found) == ({"learning_rate"} if steps > 3 else set()), str(found)
 
 
 def test_sums_of_two_batches_in_one_run_and_means_in_the_other(tmp_path: Path) -> None:
@@ -148,13 +144,9 @@ def test_another_optimizer_is_no_learning_rate(one: str, other: str, steps: int,
     assert not found.within and certain(found) <= {"optimizer"}, str(found)
 
 
-def small(name: str, g: Any) -> Any:
-    return 0.01 * g
-
-
 @pytest.mark.parametrize("steps", [3, 6])
 def test_adam_beside_sgd(steps: int, tmp_path: Path) -> None:
-    options = {"change": each(small), "steps": steps}
+    options = {"change": each(lambda name, g: 0.01 * g), "steps": steps}
     found = trained(tmp_path, {"optimizer": sgd(10.0), **options}, {"optimizer": adam(1e-3), **options})
     assert "A moves as SGD with a learning rate of 10, B as Adam" in str(found), str(found)
 

@@ -113,7 +113,7 @@ class _Matching:
             self.add("the map", list(_by_map(*self.left, given)))
         if self.are_renumbered():
             self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", _zipped([(_path(leaf), leaf) for leaf in side] for side in self.left))
+        self.add("equal paths", _zipped([(leaf.name, leaf) for leaf in side] for side in self.left))
         if not all(self.left):
             return
         self.add("equal parameters", self.by_values("parameters"))
@@ -203,10 +203,6 @@ def _module(leaf: Leaf) -> names.Module:
     return leaf.about.module
 
 
-def _path(leaf: Leaf) -> str:
-    return leaf.name.replace(".", "/")
-
-
 def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> Iterator[Both]:
     """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
 
@@ -214,7 +210,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
         ValueError: names that no leaf of a side has, or two leaves that are led to one.
     """
     for side, own, leaves in (("A", given.keys(), a), ("B", given.values(), b)):
-        parts = [_path(leaf).split("/") for leaf in leaves]
+        parts = [leaf.name.split("/") for leaf in leaves]
         there = {"/".join(path[:count]) for path in parts for count in range(1, len(path) + 1)}
         if wrong := next((name for name in own if name not in there), None):
             like = mapping.like(wrong, sorted(there))
@@ -224,9 +220,10 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
     for other in b:
         others.setdefault(other.about, []).append(other)
     for leaf in a:
-        path = _path(leaf)
-        old = max((old for old in given if f"{path}/".startswith(f"{old}/")), key=len, default=None)
-        new = "" if old is None else f"{given[old]}{path[len(old) :]}"
+        keys = leaf.name.split("/")
+        around = ("/".join(keys[:count]) for count in range(len(keys), 0, -1))
+        old = next((old for old in around if old in given), "")
+        new = given[old] + leaf.name[len(old) :] if old else ""
         near = others.get(names.read(new, len(leaf.shape)), []) if new else []
         if near:
             end = next((other for other in near if other.name == new), near[0])

@@ -39,7 +39,7 @@ class Name(NamedTuple):
 @lru_cache(maxsize=1 << 18)
 def read(path: str, axes: int) -> Name:
     """The modules and the role that the path of a leaf with so many axes names."""
-    *modules, last = _in_order(path.lower().replace(".", "/").split("/"))
+    *modules, last = _in_order(path.lower().split("/"))
     if modules[-1:] == ["dense_h"] and last == "kernel":  # of Flax's recurrent cells
         last = "weight_hh"
     if modules[-1:] in (["dense_i"], ["dense_h"]):
@@ -88,11 +88,9 @@ def ranked(a: Sequence[Module], b: Sequence[Module]) -> list[Sequence[Module]]:
     sides: list[Sequence[Module]] = [a, b]
     for place in range(max(map(len, (*a, *b)), default=0)):
         numbers = [_numbers(side, place) for side in sides]
-        alike = {key for key in numbers[0].keys() & numbers[1].keys() if len(numbers[0][key]) == len(numbers[1][key])}
-        sides = [
-            [_ranked(module, place, {key: there[key] for key in alike}) for module in side]
-            for side, there in zip(sides, numbers, strict=True)
-        ]
+        alike = [key for key, there in numbers[0].items() if len(there) == len(numbers[1].get(key, ()))]
+        kept = [{key: there[key] for key in alike} for there in numbers]
+        sides = [[_ranked(module, place, there) for module in side] for side, there in zip(sides, kept, strict=True)]
     return sides
 
 

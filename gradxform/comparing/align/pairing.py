@@ -8,7 +8,7 @@ from itertools import product
 from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
 from gradxform.comparing.align.values import Values, is_constant
 from gradxform.comparing.constants import HOW_SURE, OTHER_VALUES, SAME_VALUES, SEEN
-from gradxform.comparing.layouts import Gates, Layout, blocks, candidates, conventional, cosine
+from gradxform.comparing.layouts import Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.mapping import Pair, View
 
 Cells = Mapping[str, Cell]
@@ -55,7 +55,12 @@ def paired(
     if fits[best] < OTHER_VALUES and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
         found = blocks(first.of(values[0](a, None)), values[1](b, None))
         if found is not None:
-            moved = pair((usually[0]._replace(gates=None), b.layout._replace(gates=_inverse(found))))
+            axis, *order = found
+            back = (
+                axis,
+                *(order.index(block) for block in range(len(order))),
+            )  # blocks of B are moved, beside A as it is
+            moved = pair((usually[0]._replace(gates=None), b.layout._replace(gates=back)))
             return moved._replace(sure=max(moved.sure, SEEN))
     decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
     if not (decided and seen and fits[usually] < OTHER_VALUES) and (usual is not None or not seen):
@@ -87,9 +92,3 @@ def _telling(a: Leaf, b: Leaf, read: Mapping[str, tuple[Values, Values]]) -> tup
         if all(array is not None and not is_constant(array) for array in there):
             return tree, values
     return None
-
-
-def _inverse(gates: Gates) -> Gates:
-    """The order that undoes one: blocks of B are moved, beside A as it is."""
-    axis, *order = gates
-    return (axis, *(order.index(block) for block in range(len(order))))

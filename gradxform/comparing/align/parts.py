@@ -6,9 +6,9 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gradxform.comparing.align.names import Module, Name, read
+from gradxform.comparing.align.names import Name, read
 from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
 from gradxform.functions.conventions import FUSED, GATES, OTHER_GATES
 
@@ -50,12 +50,17 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
     """The leaves of a recording that has these cells; fused ones as parts if the other recording has the parts."""
     unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
     linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
+    modules: Siblings = {}
+    for path, shape in other.items():
+        module, role = read(path, len(shape))
+        if module:
+            modules.setdefault((*module[:-1], role == "bias"), {})[module[-1][0]] = math.prod(shape)
     found: list[Leaf] = []
     for path, shape in shapes.items():
         if other.get(path) == shape:
             found.append(Leaf(path, path, SAME, shape))
             continue
-        parts = list(_projections(path, shape, other))
+        parts = list(_projections(path, shape, modules))
         cell = cell_at(path, cells)
         for count, gates in GATES.items():
             if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
@@ -66,7 +71,11 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
     return found
 
 
-def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterator[Leaf]:
+Siblings = dict[tuple[Any, ...], dict[str, int]]
+"""The sizes of the weights, or of the biases, of the modules in a module, by their names."""
+
+
+def _projections(path: str, shape: Shape, other: Siblings) -> Iterator[Leaf]:
     """Query, key and value of a joint projection, and the like; keys and values may be fewer than queries."""
     module, _, last = path.lower().rpartition("/")
     if last in _LAST:
@@ -78,24 +87,15 @@ def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterato
         if not shape or not pattern.match(joint):
             continue
         axis = len(shape) - 1 if last == "kernel" or joint == "c_attn" else 0
-        sizes = _sizes(tokens, last == "bias", math.prod(shape), other)
+        found = (x for (*_, bias), x in other.items() if bias == (last == "bias") and x.keys() >= {*tokens})
+        each = (tuple(x[token] for token in tokens) for x in found)
+        sizes = next((x for x in each if sum(x) == math.prod(shape)), None)
         if sizes is None or any(size * shape[axis] % math.prod(shape) for size in sizes):
             return
         rows = tuple(size * shape[axis] // math.prod(shape) for size in sizes)
         starts = itertools.accumulate(rows, initial=0)
         for token, size, start in zip(tokens, rows, starts, strict=False):
             yield _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, size)._replace(sizes=rows)
-
-
-def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, Shape]) -> tuple[int, ...] | None:
-    """The sizes of the parts in a module of the other recording that has them all, and so many elements in all."""
-    modules: dict[Module, dict[str, int]] = {}
-    for path, shape in other.items():
-        name = read(path, len(shape))
-        if name.module and name.module[-1][0] in tokens and bias == (name.role == "bias"):
-            modules.setdefault(name.module[:-1], {})[name.module[-1][0]] = math.prod(shape)
-    whole = (found for found in modules.values() if found.keys() == {*tokens} and sum(found.values()) == total)
-    return next((tuple(found[token] for token in tokens) for found in whole), None)
 
 
 def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.comparing.align.parts import Leaf
 from gradxform.comparing.constants import CHANCE, LEAST_VALUES, SAME_VALUES
-from gradxform.comparing.layouts import SAME, Layout, Shape, candidates, fits, reals
+from gradxform.comparing.layouts import SAME, Layout, Shape, candidates, reals
 
 Values = Callable[[Leaf, Layout | None], Any]
 """The values of a leaf, or of a part of it at another place; None where there are none."""
@@ -39,7 +39,7 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
     shapes: dict[Shape, list[Shape]] = {}  # of A, and those of B that they fit
     for leaf in a:
         if leaf.shape not in shapes:
-            shapes[leaf.shape] = [shape for shape in {other.shape for other in b} if fits(leaf.shape, shape)]
+            shapes[leaf.shape] = [shape for shape in {other.shape for other in b} if any(candidates(leaf.shape, shape))]
     wanted = {shape: _places(shape) for found in shapes.values() for shape in found}
     samples: dict[tuple[Shape, int], tuple[list[tuple[Leaf, Any]], list[tuple[Leaf, Any]]]] = {}
     for side, leaves, read in ((0, a, read_a), (1, b, read_b)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,8 +17,7 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence, Side
 from gradxform.comparing.findings import Finding, number, proven, some
-from gradxform.comparing.layouts import apart
-from gradxform.comparing.rules.moved import moved
+from gradxform.comparing.layouts import apart, moved
 
 
 def no_gradient(e: Evidence) -> Iterator[Finding]:
@@ -80,16 +78,16 @@ def _limits(
 
     A norm below the limit tells a clip from a normalization.
     """
-    if len(values[0]) > 1 and all(spread(norms) <= constants.SAME_NORM for norms in values):
+    if len(values[0]) > 1 and all(spread(norms) <= constants.WHOLE for norms in values):
         return _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
     for side in e.sides[::-1]:
         own, others, norms = values[side.place], values[1 - side.place], every[side.place]
         limit = max(own) if units == "leaves" else own[0]
         over = [more > limit for more in others]
-        if max(norms) > limit * (1 + constants.SAME_NORM) or not (all(over) if units == "leaves" else over[0]):
+        if max(norms) > limit * (1 + constants.WHOLE) or not (all(over) if units == "leaves" else over[0]):
             continue
         own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
-        if len(own) > 1 and spread(own) <= constants.SAME_NORM and spread(others) > constants.ALIKE:
+        if len(own) > 1 and spread(own) <= constants.WHOLE and spread(others) > constants.ALIKE:
             certain = _is_spared(norms, limit)
             text = (
                 f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}, in {len(own)} of "
@@ -103,7 +101,7 @@ def _limits(
 
 def _is_spared(norms: Sequence[float], limit: float) -> bool:
     """Whether a norm is below a limit: what normalizes leaves none there."""
-    return any(0 < norm < limit * (1 - constants.SAME_NORM) for norm in norms)
+    return any(0 < norm < limit * (1 - constants.WHOLE) for norm in norms)
 
 
 def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
@@ -253,13 +251,8 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
 
 # --- single leaves ----------------------------------------------------------------------------------------------------
 
-Way = Callable[[Any, int], Any]
+Way = Callable[..., Any]
 """What leads from a leaf of one run, at a step, to that of the other."""
-
-
-def _always(way: Callable[[Any], Any]) -> Way:
-    """The same at each step."""
-    return lambda x, step: way(x)
 
 
 def _leaf(e: Evidence, i: int, kind: str, text: str, way: Way, place: int = 0, **about: Any) -> Finding:
@@ -283,8 +276,8 @@ def scaled(e: Evidence) -> Iterator[Finding]:
         is_sign = abs(times + 1) < constants.WHOLE
         own = f"is {number(times)} times as large in B: a factor of its own{why}"
         text = f"The gradient of {e.pairs[i].label} {'has the opposite sign in B.' if is_sign else own}"
-        kind, way = "leaf_sign" if is_sign else "leaf_factor", functools.partial(operator.mul, times)
-        yield _leaf(e, i, kind, text, _always(way), numbers={"factor": times}, is_certain=is_sign or not most)
+        kind, about = "leaf_sign" if is_sign else "leaf_factor", {"factor": times}
+        yield _leaf(e, i, kind, text, lambda x, _, by=times: by * x, numbers=about, is_certain=is_sign or not most)
 
 
 def permuted(e: Evidence) -> Iterator[Finding]:
@@ -295,7 +288,7 @@ def permuted(e: Evidence) -> Iterator[Finding]:
         found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
             text = f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
-            yield _leaf(e, i, "layout", text, _always(found[0]))
+            yield _leaf(e, i, "layout", text, lambda x, _, way=found[0]: way(x))
 
 
 def alone(e: Evidence) -> Iterator[Finding]:

@@ -218,7 +218,7 @@ def _aspects(s: Setting) -> list[Aspect]:
     if s.decay:
         times = f"{s.decay / (s.rate or math.inf):.2g} times the learning rate of {number(s.rate)}"
         decay = f"{s.decay:.3g} of the parameters at each step, beside the gradient ({times}),"
-    why = " from step to step (a schedule, a step left out, or a clip or scale of all gradients after recording)"
+    why = " from step to step (a schedule, or a clip or a scale of all gradients after recording, or a step left out)"
     rates = ", ".join(f"{rate:.4g}" for rate in s.rates) + why * (len(s.rates) > 1)
     place = list(_PLACES).index(s.place) if s.epsilon else 0
     return [

@@ -11,8 +11,7 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, proven
-from gradxform.comparing.layouts import apart, cosine
-from gradxform.comparing.rules.moved import moved
+from gradxform.comparing.layouts import apart, cosine, moved
 
 
 def shifted(e: Evidence) -> Iterator[Finding]:
@@ -23,10 +22,8 @@ def shifted(e: Evidence) -> Iterator[Finding]:
         steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
         if len(steps) <= late or not all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
             continue
-        alone, recorded = (
-            trees == ["parameters"],
-            f"{'BA'[shift > 0]} records its parameters after the optimizer's step",
-        )
+        alone = trees == ["parameters"]
+        recorded = f"{'BA'[shift > 0]} records its parameters after the optimizer's step"
         counted = f"the recordings count their steps{' or batches' * (trees == ['gradients'])} otherwise"
         text = (
             f"{recorded if late else f'{recorded}, or {counted}' if alone else counted.capitalize()}: the "
