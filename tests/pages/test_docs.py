@@ -37,7 +37,7 @@ def executed(page: str) -> bool:
 @slow(LONG, lambda page: re.match(LONG_PAGES, page) is not None)
 @pytest.mark.parametrize("page", list(filter(executed, PAGES)))
 def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for framework in ("jax", "optax", "tensorflow", "torch", "lightning", "accelerate"):
+    for framework in ("jax", "optax", "tensorflow", "torch", "lightning", "accelerate", "mlx.core"):
         pytest.importorskip(framework)
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
     monkeypatch.chdir(tmp_path)  # for the files that a page writes
