@@ -210,17 +210,6 @@ def test_each_op_is_clipped_by_itself(run: Any) -> None:
 # --- where it begins and ends ----------------------------------------------------------------------------------------
 
 
-def test_the_override_ends_with_the_context(run: Any, override: Any) -> None:
-    def build(x: Any) -> Any:
-        first = tf.identity(x)
-        with override({"Identity": gx.scale(10.0)}):
-            second = tf.identity(x)
-        return tf.stack([first, second, tf.identity(x)]), tf.ones((3, 2))
-
-    _, gradient = run(build, W)
-    assert np.asarray(gradient).tolist() == [12.0, 12.0]
-
-
 def test_the_override_ends_with_an_error_too() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         x = tf.constant(W)

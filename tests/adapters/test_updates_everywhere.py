@@ -140,26 +140,6 @@ def test_cautious_after_the_learning_rate_in_optax() -> None:
         assert max_ulp(np.asarray(ends[0][key]), np.asarray(ends[1][key])) <= 2
 
 
-def test_cautious_adamw_as_its_authors_write_it() -> None:
-    """Their step in torch, decay aside: the mask is of the moment, and divides by its clamped mean."""
-    torch = pytest.importorskip("torch")
-    params, steps = given()
-    values = {key: torch.tensor(value, dtype=torch.float64) for key, value in params.items()}
-    moments = {key: (torch.zeros_like(p), torch.zeros_like(p)) for key, p in values.items()}
-    for step, gradients in enumerate(steps, 1):
-        for key, gradient in gradients.items():
-            g, (first, second) = torch.tensor(gradient, dtype=torch.float64), moments[key]
-            first.lerp_(g, 0.5)
-            second.mul_(0.75).addcmul_(g, g, value=0.25)
-            mask = (first * g > 0).double()
-            mask.div_(mask.mean().clamp_(min=1e-3))
-            scale = (second / (1 - 0.75**step)).sqrt().add_(1e-30)
-            values[key].sub_(first * mask / scale, alpha=RATE / (1 - 0.5**step))
-    found = in_torch(gx.cautious())
-    for key, value in values.items():
-        assert max_ulp(found[key], value.float().numpy()) <= STEPS
-
-
 def test_the_update_clip_of_adafactor_in_torch() -> None:
     """Adafactor limits the update's root mean square to its step size, which is a multiple of the parameter's."""
     torch = pytest.importorskip("torch")

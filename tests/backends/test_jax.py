@@ -314,7 +314,7 @@ def _many_leaves(count: int) -> Any:
     return [(rng.standard_normal((3, 5)) * 10.0 ** (i % 7 - 3)).astype(np.float32) for i in range(count)]
 
 
-@slow(XLA, lambda expression: not expression.startswith(("clip_norm", "trace")))
+@slow(XLA, lambda expression: not expression.startswith("trace"))
 @pytest.mark.parametrize(
     "expression",
     [

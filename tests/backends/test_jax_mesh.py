@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -50,14 +51,17 @@ NUMBERS = 1024
 """The most numbers in one all-reduce: the norms of the columns on one device."""
 
 
+WAYS = list(itertools.product(("auto", "explicit"), ("float32", "bfloat16")))
+
+
 def allowed_off(name: str, dtype: str) -> int:
     """Two float32 results may be apart by twice the budget of sums, and by 2 ULP if they are rescaled."""
     return 1 if dtype != "float32" else 2 * SUMS if Row(name).sums else 2
 
 
-@pytest.mark.parametrize("mode", ["jit", "eager"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["auto", "explicit"])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "mode"), [*((*way, "jit") for way in WAYS), *((*way, "eager") for way in WAYS[::3])]
+)
 def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     done = python("tests/backends/jax_mesh.py", kind, dtype, mode)
     reports = json.loads(done.stdout.splitlines()[-1])
@@ -81,7 +85,7 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
             ), name
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("auto", "float32"), ("explicit", "bfloat16")])
+@pytest.mark.parametrize(("kind", "dtype"), WAYS[::3])
 def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dtype: str) -> None:
     done = python("tests/backends/jax_mesh_ways.py", kind, dtype)
     reports = json.loads(done.stdout.splitlines()[-1])

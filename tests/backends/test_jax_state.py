@@ -81,6 +81,7 @@ def test_every_transform_with_a_state_is_here() -> None:
     assert all(tx.stateful for tx in TXS.values())
 
 
+@slow(XLA)
 def test_jit_keeps_the_form_of_every_state_and_changes_it() -> None:
     _, states = uninterrupted()
     for part in states:

@@ -375,22 +375,32 @@ def test_the_watch_sees_a_read() -> None:
         torch.ones(1).item()
 
 
-@pytest.mark.parametrize("tx", COMPILED, ids=repr)
+def first_step(tx: Any, tree: Any) -> Any:
+    updates, state = tx.update(tree, tx.init(tree))
+    return updates, gx.metrics(state)
+
+
+MEASURED = [*COMPILED, gx.measure(gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1)))]
+
+
+@pytest.mark.parametrize("tx", MEASURED, ids=repr)
 def test_no_value_is_read_where_gradients_flow(tx: Any) -> None:
     tree = {"a": torch.tensor(W, requires_grad=True), "b": torch.tensor([[0.1, 7.0]], requires_grad=True)}
     with NoRead():
-        result = tx(tree)
+        result, metrics = first_step(tx, tree)
+    assert len(metrics) == 15 * tx.stateful
+    wanted, _ = first_step(tx, {k: v.detach() for k, v in tree.items()})
     for key in tree:
-        assert_ulp(result[key].detach(), tx({k: v.detach() for k, v in tree.items()})[key])
+        assert_ulp(result[key].detach(), wanted[key])
 
 
-@pytest.mark.parametrize("tx", COMPILED, ids=repr)
+@pytest.mark.parametrize("tx", MEASURED, ids=repr)
 def test_fake_tensors(tx: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         tree = {"a": torch.ones(2), "b": torch.ones(1, 2, dtype=torch.bfloat16)}
-        result = tx(tree)
+        result, _ = first_step(tx, tree)
         assert [(leaf.shape, leaf.dtype) for leaf in result.values()] == [(v.shape, v.dtype) for v in tree.values()]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import averages
 import numpy as np
 import pytest
 from support import EAGER, INDUCTOR, slow
 
-from gradxform.cli.bench import timing
 from gradxform.cli.bench.timing import Side
 from gradxform.cli.frameworks.interface import Tree
 
@@ -53,15 +50,3 @@ def test_lines_equal_the_transform(way: str, name: str) -> None:
             most = np.abs(terms).max(initial=0.0) if name == "mars()" else terms  # a change cancels
             np.testing.assert_array_less(np.abs(a - b), ULPS * np.spacing(most))
     assert any(a.any() for a in own[-2])
-
-
-@slow(INDUCTOR)
-@pytest.mark.filterwarnings("default")
-def test_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(averages, "EFFORT", timing.Effort(0.0, 1, 1))
-    page = tmp_path / "page.md"
-    averages.main(["--model", "mlp", "--only", "trace(0.9)", "--out", str(page)])
-    text = page.read_text()
-    command = "python tests/benchmarks/averages.py --model mlp --only 'trace(0.9)'"
-    assert text.startswith(f"Written by `{command}`")
-    assert "| goal | 1.5 |" in text and "| `trace(0.9)` |" in text and "at commit `" in text

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,19 +243,6 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
     raise Read
 
 
-@pytest.fixture
-def torch_refuses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    torch = pytest.importorskip("torch")
-    for name in ("item", "numpy", "tolist", "__bool__", "__float__", "__int__", "__index__", "__array__"):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
-    with pytest.raises(Read):
-        bool(torch.ones(1) > 0)
-    yield torch
-
-
-LIMITED = gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
-
-
 def first_step(tx: Any) -> Callable[[Any], Any]:
     """The gradients after one step, and all metrics."""
 
@@ -264,30 +251,6 @@ def first_step(tx: Any) -> Callable[[Any], Any]:
         return updates, gx.metrics(state)
 
     return step
-
-
-measured = pytest.mark.parametrize("tx", [LIMITED, gx.measure(LIMITED)], ids=["bare", "measured"])
-
-
-@measured
-def test_torch_reads_nothing_where_gradients_flow(tx: Any, torch_refuses: Any) -> None:
-    grads = {path: torch_refuses.ones(3, requires_grad=True) for path in "ab"}
-    updates, metrics = first_step(tx)(grads)
-    assert updates["a"].requires_grad and len(metrics) == 15 * tx.stateful
-
-
-@measured
-def test_torch_reads_nothing_under_a_transform(tx: Any, torch_refuses: Any) -> None:
-    grads = {path: torch_refuses.ones(2, 3) for path in "ab"}
-    updates, metrics = torch_refuses.func.vmap(first_step(tx))(grads)
-    assert updates["a"].shape == (2, 3) and {value.shape for value in metrics.values()} <= {(2,)}
-
-
-@measured
-def test_torch_reads_nothing_off_the_cpu(tx: Any, torch_refuses: Any) -> None:
-    grads = {path: torch_refuses.ones(3, device="meta") for path in "ab"}
-    updates, metrics = first_step(tx)(grads)
-    assert {leaf.device.type for leaf in (*updates.values(), *metrics.values())} == {"meta"}
 
 
 @pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])

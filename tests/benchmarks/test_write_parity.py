@@ -60,7 +60,7 @@ def test_a_group_is_of_trees_that_are_alike(row: Any) -> None:
 
 
 def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = (*FEW, *ROWS[::9])
+    some = (*FEW, *ROWS[::27])
     monkeypatch.setattr(measure, "ROWS", some)
     result, text = write("--frameworks", "numpy")
     assert result.exit_code == 0, result.output
@@ -199,12 +199,3 @@ def test_native_functions_clip(framework: str) -> None:
         (out,) = native.make(1.0)([np.float32([3.0, 4.0])])
         assert out == pytest.approx([1.0, 1.0] if native.transform == "clip_value" else [0.6, 0.8], abs=1e-6)
         assert native.transform in factories
-
-
-def test_mlx_is_measured_where_it_is() -> None:
-    pytest.importorskip("mlx")
-    (native,) = natives([], everything=True)
-    for dtype in (np.float32, ml_dtypes.bfloat16, np.float64, np.complex64):
-        (out,) = native.make(1.0)([np.array([3.0, 4.0]).astype(dtype)])
-        assert out.dtype == dtype
-        assert abs(out[0] - 0.6) < 0.01

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import slow
+from support import TRAINS, slow
 from typer.testing import CliRunner
 
 from gradxform.backend import lookup
@@ -64,6 +64,7 @@ def test_parity_ends_non_zero_and_says_where(monkeypatch: pytest.MonkeyPatch, tm
     assert "w[0]" in result.output
 
 
+@slow(TRAINS)
 def test_demo_trains_and_draws(tmp_path: Path) -> None:
     out = tmp_path / "demo.png"
     result = run(app, ["demo", "--steps", "3", "--frameworks", "jax,torch", "--out", str(out)], env={"COLUMNS": "160"})

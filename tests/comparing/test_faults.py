@@ -45,10 +45,9 @@ def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
 
 @slow(RUNS)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("seed", [11, 12])
-def test_from_other_seeds_and_on_other_data(fault: str, seed: int, tmp_path: Path) -> None:
-    options = {} if "batches" in fault else {"data": seed}
-    found = planted(fault, tmp_path, **options, **({} if fault == "another seed" else {"seed": seed}))
+def test_from_another_seed_and_on_other_data(fault: str, tmp_path: Path) -> None:
+    options = {} if "batches" in fault else {"data": 11}
+    found = planted(fault, tmp_path, **options, **({} if fault == "another seed" else {"seed": 11}))
     assert found.findings[0].kind == FAULTS[fault].kind, str(found)
 
 
@@ -56,11 +55,11 @@ CLEAN = [
     (network, optimizer, seed)
     for network in ("conv", "transformer", "lstm")
     for optimizer in ("sgd", "momentum", "adam", "adamw")
-    for seed in range(8)
+    for seed in range(4)
 ]
 
 
-@slow(RUNS, seed=tuple(range(1, 8)))
+@slow(RUNS, seed=(1, 2, 3))
 @pytest.mark.parametrize(("network", "optimizer", "seed"), CLEAN)
 def test_no_fault_is_named_where_there_is_none(network: str, optimizer: str, seed: int, tmp_path: Path) -> None:
     about = {"network": network, "optimizer": optimizer, "seed": seed, "data": seed, "steps": 10}

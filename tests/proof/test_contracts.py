@@ -5,15 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contracts_backends import CONTRACTS
-from mutants import chosen, verdict
+from mutants import verdict
 from mutants_cosmic import FOLDERS, mutated, sample
-from mutants_page import page
 from mutants_run import forked
 from support import python
 
@@ -93,15 +91,6 @@ def test_what_counts_as_caught(said: list[Any], how: str, word: str) -> None:
     assert verdict(said, how) == word
 
 
-def test_tests_that_found_other_faults_come_first() -> None:
-    tests = {f"{name}[{i}]": {"word": "passed", "seconds": 1.0 + i} for name in "ab" for i in range(3)}
-    control = {"tests": tests | {"c": {"word": "failed in call", "seconds": 0.0}}}
-    found = chosen([*control["tests"], "unknown"], control, Counter({"b": 1}), (2, 9, 10, 100.0))
-    assert [name[0] for name in found] == ["b", "b", "a", "a", "b", "a"]
-    assert len(chosen(tests, control, Counter(), (2, 1, 9, 100.0))) == 4
-    assert sum(tests[name]["seconds"] for name in chosen(tests, control, Counter(), (2, 9, 9, 5.0))) <= 5.0
-
-
 SOURCE = """\
 LIMIT = 2
 def double(x: int = 1) -> int | None:
@@ -147,30 +136,6 @@ def test_a_line_keeps_its_mutation_whatever_the_other_lines_are(tmp_path: Path) 
     assert all(mutated(SOURCE, mutant.operator, mutant.occurrence) for mutant in some)
     file.write_text("x = 1 + 2\n" + SOURCE, encoding="utf-8")
     assert {(m.old, m.new) for m in some} < {(m.old, m.new) for m in sample(tmp_path, 100)}
-
-
-def test_the_page_names_survivors_with_reasons() -> None:
-    mutant = ["gradxform/core/a.py", "core/AddNot", 0, 7, "if x:", "if not x:"]
-    records = [{"key": word, "mutant": mutant, "word": word} for word in ("caught", "survived")]
-    text = page(records, "abc", 3)
-    assert "2 of 3 mutants were run: 1 caught, 1 survived." in text
-    assert "| `core/a.py:7` | survived | `if not x:` |" in text
-
-
-def test_the_page_keeps_what_was_not_run() -> None:
-    run = {"framework": "jax", "word": "caught", "date": "2026-01-02", "commit": "abc"}
-    left = run | {"key": "jax: norms: wrong", "word": "survived", "commit": "abd"}
-    mutant = {
-        "key": "x",
-        "mutant": ["gradxform/core/a.py", "core/AddNot", 0, 7, "if x:", "if not x:"],
-        "word": "caught",
-    }
-    old = page([run | {"key": "a"}, left, mutant], "abd", 1)
-    assert "| JAX | 2 | 1 | 2026-01-02 at `abc`, 2026-01-02 at `abd` |" in old
-    assert page([], "abe", 1, old) == old
-    new = page([run | {"key": "numpy: a", "framework": "numpy"}], "abe", 1, old)
-    assert "| NumPy | 1 | 1 |" in new and "\n- jax: norms: wrong: survived" in new
-    assert new.partition("## Mutated")[2] == old.partition("## Mutated")[2]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of a framework that another test has imported

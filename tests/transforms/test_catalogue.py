@@ -327,6 +327,7 @@ def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
         assert_expected(results[step].leaves, wanted, f"step {step}")
 
 
+@slow(INDUCTOR)
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name == "torch"])
 def test_a_process_compiles_more_chains_than_torch_recompiles(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_generated_code(monkeypatch)

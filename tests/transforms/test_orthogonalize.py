@@ -84,6 +84,7 @@ def test_polar_express_is_algorithm_1_of_its_paper() -> None:
 # --- axes, stacks and scales -----------------------------------------------------------------------------------------
 
 
+@slow(EAGER, framework="jax", mode="eager")
 @pytest.mark.parametrize("make", [gx.orthogonalize, gx.normalize_neurons])
 @pytest.mark.parametrize(("framework", "mode"), MOST)
 def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str, make: Any) -> None:
