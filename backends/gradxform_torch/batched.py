@@ -45,10 +45,8 @@ class Batched(foreach.Eager):
             found = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
         return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in found])
 
-    def groups(self, leaves: Sequence[torch.Tensor], overwritten: bool = False) -> Sequence[Sequence[int]]:
-        """Group the leaves of a device; float64 leaves form a group of their own. Overwritten ones are one group."""
-        if overwritten:
-            return super().groups(leaves, overwritten)
+    def groups(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
+        """Group the leaves of a device; float64 leaves form a group of their own."""
         return foreach.grouped([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves])
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:

@@ -112,8 +112,8 @@ def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
             rows.append(
                 (update, new, local(old[slot]), update if i in after.owned and update.dtype != new.dtype else new)
             )
-    for places in backend.groups([row[0] for row in rows], overwritten=True):
-        given, own, starts, out = map(list, zip(*[rows[i] for i in places], strict=True))
+    if rows:
+        given, own, starts, out = map(list, zip(*rows, strict=True))
         made = with_updates(backend, given, own, starts, due, out)
         left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
         if left:

@@ -196,13 +196,12 @@ class Backend(abc.ABC):
             each = [norms.norm(self.namespace_of(leaf), leaf, None, ord) for leaf in leaves]
             return self.namespace_of(leaves[0]).stack(each)  # which moves them to the device of the first leaf
 
-    def groups(self, leaves: Sequence[Array], overwritten: bool = False) -> Sequence[Sequence[int]]:
+    def groups(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
         """Return groups of positions of leaves for `norms_over` and `multiply_over`. Default: each leaf is one.
 
-        Either all leaves of a group are float64 or none is. Overwritten: groups of leaves that several kernels write to
-        in turn. Default: all are one.
+        Either all leaves of a group are float64 or none is.
         """
-        return [range(len(leaves))] if overwritten else [[i] for i in range(len(leaves))]
+        return [[i] for i in range(len(leaves))]
 
     def norms_over(self, leaves: Row, axes: Axes, ord: float, of: tuple[Row, Axes] | None = None) -> Array:
         """Return the norms of slices of a group of leaves in float64: with keepdims, or of several leaves a vector.

@@ -131,20 +131,14 @@ def blend(
 ) -> tuple[Tree, Any]:
     """Add up the active leaves and those of a tree in the state, times two weights (None: one).
 
-    Return the sums times a factor, or the gradients and a multiple of the sums, and the tree that has the sums. Where
-    a state is overwritten, some leaves at a time. An error calls the tree `what`.
+    Return the sums times a factor, or the gradients and a multiple of the sums, and the tree that has the sums. An
+    error calls the tree `what`.
     """
     old, other = align.of_state(dense, tree, what)
-    out = dense
-    sums: list[Array] = []
-    for places in dense.backend.groups(old, True) if context.owned else [range(len(old))]:
-        chosen, some = [dense.chosen[k] for k in places], [old[k] for k in places]
-        part = out if len(some) == len(old) else out._replace(scope=chosen, chosen=chosen)
-        new = part.mapped(weighted, some, numbers=weights, out=some if context.owned else None)
-        ahead = [None, multiple]
-        out = shown(part, new, context, factor) if multiple is None else part.written(weighted, new, numbers=ahead)
-        sums += new
-    return out.widen(dense), other.replaced(dense, sums)
+    new = dense.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
+    ahead = [None, multiple]
+    out = shown(dense, new, context, factor) if multiple is None else dense.written(weighted, new, numbers=ahead)
+    return out, other.replaced(dense, new)
 
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:

@@ -23,8 +23,6 @@ from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
-_CACHED = 1 << 19
-"""Elements of leaves and states that a processor's cache holds; threads share them."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 NUMBERS = {float, int, np.ndarray}
 
@@ -239,13 +237,6 @@ class Readable(Backend):
             with np.errstate(all="ignore"):
                 return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
-
-    def groups(self, leaves: Sequence[Array], overwritten: bool = False) -> Sequence[Sequence[int]]:
-        """Return groups; overwritten ones fit the cache, so that only the first kernel reads them from memory."""
-        if not overwritten:
-            return super().groups(leaves)
-        ends = list(itertools.accumulate([self.count(leaf, None) for leaf in leaves]))
-        return [list(places) for _, places in itertools.groupby(range(len(ends)), lambda i: ends[i] // _CACHED)]
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""
