@@ -15,7 +15,7 @@ from gradxform.comparing.align.alignment import align
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
-from gradxform.comparing.mapping import Pair
+from gradxform.comparing.mapping import Pair, module_of
 from gradxform.comparing.measuring import Distance, distance, distances, of_norms, stored_as
 from gradxform.comparing.rounding import Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
@@ -95,7 +95,7 @@ def _compared(
             f"B has {', '.join(b.names(steps[0]))}"
         )
     alignment = align(a, b, steps, trees, given)
-    modules = [pair.module for pair in alignment.pairs]
+    modules = [module_of(pair.a.path) for pair in alignment.pairs]
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
     losses: dict[int, tuple[float, float]] = {}
     for done, step in enumerate(steps):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding
-from gradxform.comparing.mapping import Pair
+from gradxform.comparing.mapping import Pair, module_of
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Judged, Row, Scale, is_noise, scale_of
+from gradxform.comparing.rounding import Judged, Row, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
 
@@ -48,8 +48,9 @@ class Comparison:
     """The largest relative distance that was allowed; None for what rounding explains."""
 
     def __post_init__(self) -> None:
-        """Keeps the scales of steps."""
-        self.scale = functools.lru_cache(maxsize=64)(self._scale)
+        """Keeps the typical norms of the leaves at some steps."""
+        modules = [module_of(pair.a.path) for pair in self.pairs]
+        self.scale = functools.lru_cache(maxsize=64)(lambda tree, step: scale_of(self.rows[tree][step], modules))
 
     @property
     def within(self) -> bool:
@@ -67,10 +68,6 @@ class Comparison:
         parted = {tree: judged.first for tree, judged in self.judged.items()}
         first = min((step for step in parted.values() if step is not None), default=None)
         return next(tree for tree, step in parted.items() if step == first)
-
-    def _scale(self, tree: str, step: int) -> Scale:
-        """The typical norms of the leaves at a step."""
-        return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
 
     def is_noise(self, i: int, tree: str, step: int) -> bool:
         """Whether a leaf is missing at a step, or its values are rounding."""

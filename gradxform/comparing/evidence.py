@@ -195,11 +195,6 @@ class Evidence(Comparison):
         gap = abs(one - other) - moved
         return gap / scale if gap > self.judged[self.tree].allowed[step] * scale else 0.0
 
-    def losses_agree(self, step: int) -> bool:
-        """Whether the losses are equal but for the rounding of a sum: what differs, differs after them."""
-        one, other = self.losses.get(step, (math.nan, math.nan))
-        return abs(one - other) <= constants.CLOSE * self.arithmetic.unit * max(abs(one), abs(other))
-
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""
         return tuple(self.pairs[i].label for i in places)

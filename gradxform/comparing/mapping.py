@@ -46,11 +46,6 @@ class Pair(NamedTuple):
         """The path in A, with the part that is meant."""
         return named(self.a)
 
-    @property
-    def module(self) -> str:
-        """The path in A of the module that the leaf belongs to."""
-        return module_of(self.a.path)
-
 
 def module_of(path: str) -> str:
     """The path of the module that a leaf belongs to."""

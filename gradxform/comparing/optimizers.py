@@ -67,11 +67,6 @@ class Setting(NamedTuple):
     error: float = float("inf")
     """How far the moves of a run are from the predicted ones, relative to them."""
 
-    @property
-    def rate(self) -> float:
-        """The rate of the first step."""
-        return self.rates[0]
-
 
 def _families() -> Iterator[list[Setting]]:
     """The optimizers that are tried, without their numbers, the simplest family first."""
@@ -141,7 +136,7 @@ def _fitted(setting: Setting, run: Run) -> Setting:
         new = setting._replace(rates=(rate,), **found)
         size = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
         added = new.l2 * of_l2 if "l2" in found else 0.0
-        new = _judged(new, run, new.rate * (first + added) / np.maximum(size, 1e-300) + new.decay * p)
+        new = _judged(new, run, rate * (first + added) / np.maximum(size, 1e-300) + new.decay * p)
         if BETTER * new.error < best.error:
             best = new
     return best

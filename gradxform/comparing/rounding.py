@@ -20,11 +20,6 @@ class Arithmetic(NamedTuple):
     """The relative distance of a leaf that rounding explains at the first step."""
 
     @property
-    def noise(self) -> float:
-        """The part of the mean magnitude below which a leaf may be noise: halfway, in digits, to its rounding."""
-        return math.sqrt(self.budget)
-
-    @property
     def grown(self) -> float:
         """The relative distance above which runs have parted, even if rounding has grown to it."""
         return max(self.budget, self.unit**GROWN)
@@ -100,7 +95,8 @@ def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> 
     largest, least = max(d.norms), min(d.norms)
     unlike = least > 0 and d.cosine**2 < UNLIKE
     typical = max(near, whole)
-    if largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * typical):
+    halfway = math.sqrt(arithmetic.budget) * typical  # in digits, to its rounding
+    if largest < arithmetic.budget * near or (unlike and largest < halfway):
         return True
     directed = 1 - d.cosine**2 < arithmetic.budget  # a factor, maybe
     cancels = 0 < least < CANCELLED * arithmetic.unit * near

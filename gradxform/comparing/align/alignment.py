@@ -150,11 +150,11 @@ class _Matching:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
         led: dict[names.Module, dict[names.Module, float]] = {}
         for one, other, sure in self.made if all(self.left) else ():
-            ends, end = led.setdefault(_module(one), {}), _module(other)
+            ends, end = led.setdefault(one.about.module, {}), other.about.module
             ends[end] = max(sure, ends.get(end, 0.0))
-        near = {leaf: next(iter(ends)) for leaf in self.left[0] if len(ends := led.get(_module(leaf), {})) == 1}
-        sures = {leaf: led[_module(leaf)][end] for leaf, end in near.items()}
-        sides = (near.items(), ((leaf, _module(leaf)) for leaf in self.left[1]))
+        near = {leaf: next(iter(ends)) for leaf in self.left[0] if len(ends := led.get(leaf.about.module, {})) == 1}
+        sures = {leaf: led[leaf.about.module][end] for leaf, end in near.items()}
+        sides = (near.items(), ((leaf, leaf.about.module) for leaf in self.left[1]))
         self.add("modules", _zipped(map(_in_modules, sides), alone=True), sures)
 
     def equal(self, tree: str) -> dict[Leaf, set[Leaf]]:
@@ -199,10 +199,6 @@ def _without(sides: Sequence[Sequence[Leaf]], taken: Sequence[Container[Leaf]]) 
     return one, other
 
 
-def _module(leaf: Leaf) -> names.Module:
-    return leaf.about.module
-
-
 def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> Iterator[Both]:
     """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
 
@@ -235,7 +231,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
 
 def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     """Leaves of modules of one name that have one role, if there is one of them on each side."""
-    modules = names.ranked(*(names.without_common([_module(leaf) for leaf in side]) for side in (a, b)))
+    modules = names.ranked(*(names.without_common([leaf.about.module for leaf in side]) for side in (a, b)))
     sides = (zip(side, found, strict=True) for side, found in zip((a, b), modules, strict=True))
     found = _zipped(map(_in_modules, sides), alone=True)
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered

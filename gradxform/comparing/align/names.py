@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -72,11 +73,8 @@ def _tokens(modules: Iterable[str]) -> Module:
 
 def without_common(modules: Sequence[Module]) -> list[Module]:
     """The modules without those that all of them begin with."""
-    shared = 0
-    while len(modules) > 1 and len({module[: shared + 1] for module in modules if len(module) > shared}) == 1:
-        if any(len(module) <= shared for module in modules):
-            break
-        shared += 1
+    ends = zip(min(modules), max(modules), strict=False) if len(modules) > 1 else ()
+    shared = len([*itertools.takewhile(lambda keys: keys[0] == keys[1], ends)])
     return [module[shared:] for module in modules]
 
 

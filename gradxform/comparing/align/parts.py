@@ -50,7 +50,7 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
     """The leaves of a recording that has these cells; fused ones as parts if the other recording has the parts."""
     unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
     linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
-    modules: Siblings = {}
+    has_two_biases, modules = any("bias_ih" in path for path in other), Siblings()
     for path, shape in other.items():
         module, role = read(path, len(shape))
         if module:
@@ -65,8 +65,9 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
         for count, gates in GATES.items():
             if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
                 parts = list(_gates(path, shape, (cell and cell.order) or gates))
-        if not parts and len(shape) == 2 and shape[0] == 2 and any("bias_ih" in there for there in other):
-            parts = list(_two_biases(path, shape))
+        if not parts and len(shape) == 2 and shape[0] == 2 and path.split("/")[-1] == "bias" and has_two_biases:
+            halves = enumerate((f"{path}_ih", f"{path}_hh"))  # of inputs and states, which Keras's GRU keeps in one
+            parts = [_part(name, path, shape, 0, place, 1) for place, name in halves]
         found += parts or [Leaf(path, path, SAME, shape)]
     return found
 
@@ -96,14 +97,6 @@ def _projections(path: str, shape: Shape, other: Siblings) -> Iterator[Leaf]:
         starts = itertools.accumulate(rows, initial=0)
         for token, size, start in zip(tokens, rows, starts, strict=False):
             yield _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, size)._replace(sizes=rows)
-
-
-def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:
-    """The biases of the inputs and of the states, which Keras's GRU keeps in one."""
-    module, _, last = path.rpartition("/")
-    if last == "bias":
-        for place, name in enumerate(("bias_ih", "bias_hh")):
-            yield _part(f"{module}/{name}", path, shape, 0, place, 1)
 
 
 def _gates(path: str, shape: Shape, order: str) -> Iterator[Leaf]:

@@ -17,7 +17,7 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.evidence import TREES, Evidence, Side
 from gradxform.comparing.findings import Finding, number, proven, some
-from gradxform.comparing.layouts import apart, moved
+from gradxform.comparing.layouts import apart, moved, reals
 
 
 def no_gradient(e: Evidence) -> Iterator[Finding]:
@@ -326,8 +326,12 @@ def _tie(e: Evidence, side: Side, path: str) -> tuple[int, Way] | None:
         extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64)
         return one + (extra.T if turned else extra)
 
-    for i, turned in itertools.product(e.bad if e.values else (), (False, True)):
+    if not e.values or path not in side.recording.shapes(e.at, e.tree):
+        return None
+    size, limit = float(np.linalg.norm(reals(side.recording.read(e.at, e.tree, path)))), max(e.limit, constants.EXACT)
+    near = (i for i in e.bad if abs(e.distance(i).difference - size) <= limit * max(*e.distance(i).norms, size))
+    for i, turned in itertools.product(near, (False, True)):
         one, other = e.arrays(i)[:: -1 if side.place else 1]
-        if apart(added(one, e.at, turned), other) <= max(e.limit, constants.EXACT):
+        if apart(added(one, e.at, turned), other) <= limit:
             return i, functools.partial(added, turned=turned)
     return None

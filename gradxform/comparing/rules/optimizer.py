@@ -60,20 +60,15 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
 
 def _parting(e: Evidence) -> Parting | None:
     """Where parameters move apart though the gradients agree, if they do."""
-    unit, typical = e.coarsest("parameters").unit, e.coarsest("parameters").budget
-    least = max(typical, e.judged["gradients"].arithmetic.budget)
+    arithmetic = e.coarsest("parameters")
+    least = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget)
     apart: dict[int, float] = {}
     for step, after in itertools.pairwise(e.steps):
         if e.step is not None and step >= e.step:
             return None
-        found = _moves(e, step, after, unit)
+        found = _moves(e, step, after, arithmetic.unit)
         apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
-        typical = max(typical, float(np.median([move.apart for move in found.values()] or [0.0])))
-        gaps = {i: move.gap / constants.AMPLIFIED for i, move in found.items()}
-        bad = [i for i, gap in gaps.items() if gap > apart[i]]
-        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > typical:
-            bad = [i for i, gap in gaps.items() if gap > typical]
-        if bad:
+        if bad := [i for i, move in found.items() if move.gap > constants.AMPLIFIED * apart[i]]:
             return Parting(step, after, found, bad)
         if step != e.steps[0]:
             e.a.close(step)
@@ -216,7 +211,7 @@ def _aspects(s: Setting) -> list[Aspect]:
     epsilon = f"about {s.epsilon:.2g}{_PLACES[s.place]}" if s.epsilon else "too small to show"
     decay = f"{s.l2:.3g} times the parameters, added to the gradient (L2)," if s.l2 else "none"
     if s.decay:
-        times = f"{s.decay / (s.rate or math.inf):.2g} times the learning rate of {number(s.rate)}"
+        times = f"{s.decay / (s.rates[0] or math.inf):.2g} times the learning rate of {number(s.rates[0])}"
         decay = f"{s.decay:.3g} of the parameters at each step, beside the gradient ({times}),"
     why = " from step to step (a schedule, or a clip or a scale of all gradients after recording, or a step left out)"
     rates = ", ".join(f"{rate:.4g}" for rate in s.rates) + why * (len(s.rates) > 1)

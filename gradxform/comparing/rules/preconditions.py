@@ -107,16 +107,12 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
     largest = max(there[i].relative for i in bad)
-    arrays = {i: e.arrays(i, "parameters", step) for i in bad if e.values and there[i].size > 1}
-    others = [i for i in arrays if abs(cosine(*arrays[i])) < constants.OTHER_SEED]
-    ways = ((i, found[1]) for i in arrays if (found := moved(*arrays[i], limit=constants.WHOLE)) is not None)
-    place, way = next(ways, (None, ""))
-    if place is None:
-        same = (i for i in others if len(np.unique(arrays[i][0])) > 1 and _same_values(*arrays[i], constants.EXACT))
-        place, way = next(same, None), "with its elements in another order, such as of gates or rows"
-    most_are_others = 2 * len(others) > len(arrays)
+    seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if e.values and there[i].size > 1}
+    most_are_others = 2 * sum(is_other for is_other, _ in seen.values()) > len(seen)
+    place = next((i for i, (_, way) in seen.items() if way), None)
     if place is not None:
-        text = f"The {what} differ: {e.pairs[place].label} in B is A's {way}. {len(bad)} of {len(row)} leaves differ."
+        text = f"The {what} differ: {e.pairs[place].label} in B is A's {seen[place][1]}. "
+        text += f"{len(bad)} of {len(row)} leaves differ."
     else:
         why = ": other seeds or initializers, or weights that were not copied"
         why = why if most_are_others else f" by up to {number(100 * largest)} %"
@@ -128,6 +124,15 @@ def initial(e: Evidence) -> Iterator[Finding]:
         text += " Either they start so, or one run counts its steps otherwise, or records them after its step."
     values = {"leaves": len(bad), "relative": largest}
     yield Finding("initial", text, step, e.labels(bad), values, is_certain=not may_be_late)
+
+
+def _copied(a: Any, b: Any) -> tuple[bool, str]:
+    """Whether a weight is another one, and what leads from it to that of the other run, if something does."""
+    is_other = abs(cosine(a, b)) < constants.OTHER_SEED
+    if (found := moved(a, b, limit=constants.WHOLE)) is not None:
+        return is_other, found[1]
+    same = is_other and len(np.unique(a)) > 1 and _same_values(a, b, constants.EXACT)
+    return is_other, "with its elements in another order, such as of gates or rows" * same
 
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:

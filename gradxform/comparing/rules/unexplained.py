@@ -164,11 +164,13 @@ def _where_to_look(e: Evidence) -> str:
     """When it began, and where to look, by the losses."""
     why = "either something changes then (a schedule, the data), or the optimizers move the parameters otherwise."
     since = "" if e.begins else f" {_agreed(e)}: {why}"
+    values = e.losses.get(e.at, (math.nan, math.nan))
     if e.loss_gap(e.at) and (e.begins or "parameters" in e.rows):  # else the parameters may differ
-        one, other = unequal(*e.losses[e.at])
+        one, other = unequal(*values)
         return f"{since} The losses differ too ({one} and {other}): look at the way forward, and the loss."
     look = " The losses agree: look first at the way back, and at what is done to gradients before they are recorded."
-    return since + (look if e.losses_agree(e.at) else "")
+    close = constants.CLOSE * e.arithmetic.unit * max(map(abs, values))  # the rounding of a sum
+    return since + look * (abs(values[0] - values[1]) <= close)
 
 
 def where(e: Evidence) -> Iterator[Finding]:
