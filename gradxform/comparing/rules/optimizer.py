@@ -168,18 +168,19 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     kind, _, numbers = found[0]
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
     count, elements = min(int(run.steps.sum()) for run in runs), runs[0].moves.shape[1]
-    certain = all(_is_proven(setting, count, budget) for setting in pair)
+    proven, batches = all(_is_proven(setting, count, budget) for setting in pair), runs[0].batches
     if count == 1:
         end = "One step is explained by other settings as well: record two more steps to decide."
     else:
-        more = "" if certain else " Another optimizer may do so as well: record more steps to decide."
-        nearly = "" if certain else "nearly "
-        sums = f", by sums of the gradients of {runs[0].batches} batches" * (runs[0].batches > 1)
+        more = "" if proven else " Another optimizer may do so as well: record more steps to decide."
+        nearly = "" if proven else "nearly "
+        sums = f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
         end = (
             f"With these numbers both move {nearly}as recorded{sums}, in {elements} elements over {count} steps.{more}"
         )
     shown = f", as {e.some(at.bad)} show" if labels else ""
     text = f"The gradients agree, and the optimizers differ{shown}: {'; '.join(words for _, words, _ in found)}. {end}"
+    certain = proven and (batches == 1 or kind != "epsilon")  # which a mean in one run looks like
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
 
