@@ -33,6 +33,8 @@ from gradxform.cli.console import quiet
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=2000)
 FRACTION = 0.1
+NEURONS = "normalize_neurons()"
+"""A transform of matrices; other leaves are left out."""
 Step = Callable[[Any, Any], tuple[Any, Any]]
 """Maps gradients and a state to new gradients and a new state."""
 
@@ -123,11 +125,19 @@ def _decayed(o: Ops, g: Any, p: Any) -> tuple[Any, ...]:
     return (g + 0.1 * p,)
 
 
+def _neurons(o: Ops, g: Any, average: Any) -> tuple[Any, ...]:
+    """NorMuon's division, which keeps the norm."""
+    average = 0.95 * average + 0.05 * o.mean(g * g, axis=1, keepdims=True)
+    divided = g / o.xp.sqrt(average)
+    return divided * (o.norm(g) / o.norm(divided)), average
+
+
 LINES: dict[str, Callable[[Ops, Any, Any], tuple[Any, ...]]] = {
     "trace(0.9)": _trace,
     "ema(0.9, debias=False)": _ema,
     "accumulate(identity(), 1000000)": _accumulate,
     "add_decayed_weights(0.1)": _decayed,
+    NEURONS: _neurons,
     **{name: formula for name, formula in FORMULAS.items() if "orthogonalize" not in name},
 }
 TOP_K = f"top_k({FRACTION})"
@@ -163,6 +173,8 @@ def by_lines(name: str, ops: Ops, kth: Callable[[Any, int], Any]) -> tuple[Step,
     def start(grads: Any) -> Any:
         if name in (*BESIDE, TOP_K):
             return grads
+        if name == NEURONS:
+            return {path: g[:, :1] * 0.0 for path, g in grads.items()}
         return {path: ops.norm(g) if is_scalar(name) else g * 0.0 + 1e-6 for path, g in grads.items()}
 
     return step, start
@@ -230,7 +242,8 @@ def table(tree: str, only: str) -> list[str]:
     lines = [f"| {tree}: {size} | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
     for name in (*LINES, TOP_K):
         if only in name:
-            lines.append(f"| `{name}` | {' | '.join(map(cell, pairs(name, given)))} |")
+            some = {path: leaf for path, leaf in given.items() if name != NEURONS or leaf.ndim == 2}
+            lines.append(f"| `{name}` | {' | '.join(map(cell, pairs(name, some)))} |")
             print(lines[-1], flush=True)
     for name in CONFLICTS:
         if only in name and name != "cagrad":  # TorchJD's needs CVXPY
