@@ -49,7 +49,7 @@ def _other(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
 
 
 def _squares(xp: Any, parts: Sequence[Array], axes: Axes) -> Array:
-    return functools.reduce(operator.add, [add(xp, part * part, axes) for part in parts])
+    return functools.reduce(operator.add, [add(xp, xp.squared(part), axes) for part in parts])
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype, widest
 from gradxform.numerics.formulas import is_nan
 
@@ -61,12 +63,15 @@ def product(xp: Any, x: Array, factor: Any) -> Array:
 def in_steps(xp: Any, factor: Array) -> tuple[Array, ...]:
     """Split a factor into three that float32 holds; those after the first are 1 or -1 unless they are needed.
 
-    None is so small that infinity times it would not be infinite. Without float64, a factor is one step.
+    None is so small that infinity times it would not be infinite. Without float64, and where NumPy sees that one is
+    enough, a factor is one step.
     """
     if widest(xp) == "float32":
         return (factor,)
     size = xp.abs(factor)
     first = _normal(xp, size)
+    if isinstance(size, np.ndarray) and (first == size).all():
+        return (factor,)
     rest = factor / first
     second = _normal(xp, xp.abs(rest))
     rest = rest / second
