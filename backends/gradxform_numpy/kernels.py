@@ -83,7 +83,7 @@ class NumPy(kernels.Readable, Plain):
 
     xp = host.NUMPY
 
-    def readable(self, arrays: Iterable[Any]) -> bool:
+    def readable(self, operands: Iterable[Any]) -> bool:
         """True."""
         return True
 

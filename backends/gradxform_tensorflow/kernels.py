@@ -33,9 +33,9 @@ _CHEAP, _MANY = 1 << 12, 16
 class TensorFlow(Readable, Plain):
     """TensorFlow with as few ops as possible."""
 
-    def readable(self, arrays: Iterable[Any]) -> bool:
-        """Whether all are eager CPU tensors that no tape may be watching."""
-        return running.readable(arrays)
+    def readable(self, operands: Iterable[Any]) -> bool:
+        """Whether all tensors are eager and on the CPU, and no tape may be watching."""
+        return running.readable([x for x in operands if isinstance(x, self.types)])
 
     def view(self, array: Any) -> Any:
         """The memory of a tensor."""
@@ -79,7 +79,7 @@ class TensorFlow(Readable, Plain):
 
     def _known(self, numbers: Sequence[Any]) -> list[Any]:
         """Numbers, read where that is free."""
-        return [self._seen(given) if self._all_readable([given]) else given for given in numbers]
+        return [self._seen(given) if self.readable([given]) else given for given in numbers]
 
     def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.

@@ -28,7 +28,7 @@ _PLAIN = {torch.float32, torch.float64}
 class Host(Readable, foreach.Eager):
     """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
 
-    def readable(self, arrays: Iterable[Any]) -> bool:
+    def readable(self, operands: Iterable[Any]) -> bool:
         """Always: others have other kernels."""
         return True
 

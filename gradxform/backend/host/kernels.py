@@ -62,19 +62,14 @@ def of_leaves(
 
     `into`: arrays for the results, used where they fit; they may be among the columns.
     """
-    rows, leaves = list(zip(*columns, strict=True)), columns[0]
-    out: list[Any] = [None] * len(rows)
+    rows = list(zip(*columns, strict=True))
     sums = formula is weighted  # then a leaf takes few calls
+
+    def summed(kind: Any, dtype: Any) -> tuple[Any, _Kernel]:
+        return _summed(dtype), _kernel(formula, _summed(dtype).char, numbers, kind[0], static)
+
     with np.errstate(all="ignore"):
-        for (factor, _), small in threads.together(leaves, list(map(_kind, rows, factors))) if not sums else ():
-            joined = [np.concatenate([column[i] for i in small], axis=None) for column in columns]
-            found, start = np.empty(joined[0].size, sums_dtype(joined[0])), 0
-            kernel = _kernel(formula, found.dtype.char, numbers, factor, static)
-            kernel(Block(0, [leaves[i].size for i in small]), found, *joined)
-            for i in small:
-                end = start + leaves[i].size
-                out[i] = found[start:end].reshape(leaves[i].shape).copy()
-                start = end
+        out = _together(columns, [...] * len(rows) if sums else list(map(_kind, rows, factors)), summed)
         work: list[_Work] = []
         made: dict[Any, _Kernel] = {}
         for i, (row, factor) in enumerate(zip(rows, factors, strict=True)):
@@ -110,13 +105,35 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
 
 def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given, out = [np.float64(number) for number in numbers], [_empty(leaf, leaf.dtype) for leaf in columns[0]]
+    given, rows = [np.float64(number) for number in numbers], list(zip(*columns, strict=True))
 
     def selected(xp: Any, out: Any, *some: Any) -> None:
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
     with np.errstate(all="ignore"):
-        _do([(selected, row, found) for found, *row in zip(out, *columns, strict=True)], BLOCK)
+        out = _together(columns, [_kind(row, None) for row in rows], lambda _, dtype: (dtype, selected))
+        rest = [i for i, found in enumerate(out) if found is None]
+        for i in rest:
+            out[i] = _empty(rows[i][0], rows[i][0].dtype)
+        _do([(selected, rows[i], out[i]) for i in rest], BLOCK)
+    return out
+
+
+def _together(columns: Columns, kinds: Row, kernel_of: Callable[[Any, Any], tuple[Any, _Kernel]]) -> list[Any]:
+    """Apply a kernel to small leaves of one kind, and the arrays beside them, at once; None for the other leaves.
+
+    `kernel_of` takes a kind and the leaves' dtype, and returns the dtype of the results and the kernel.
+    """
+    leaves, out = columns[0], list[Any]([None] * len(kinds))
+    for kind, places in threads.together(leaves, kinds):
+        joined = [np.concatenate([column[i] for i in places], axis=None) for column in columns]
+        dtype, kernel = kernel_of(kind, joined[0].dtype)
+        found, start = np.empty(joined[0].size, dtype), 0
+        kernel(Block(0, [leaves[i].size for i in places]), found, *joined)
+        for i in places:
+            end = start + leaves[i].size
+            out[i] = found[start:end].reshape(leaves[i].shape).copy()
+            start = end
     return out
 
 
@@ -135,7 +152,7 @@ def _summed(dtype: Any) -> Any:
 
 def _empty(leaf: Any, dtype: Any) -> Any:
     """A new array of a leaf's shape; many elements lie in C order, to be filled in blocks."""
-    return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
+    return np.empty_like(leaf, dtype, "K" if leaf.size <= BLOCK and all(leaf.strides) else "C", subok=False)
 
 
 def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
@@ -202,8 +219,8 @@ class Readable(Backend):
     """
 
     @abc.abstractmethod
-    def readable(self, arrays: Iterable[Array]) -> bool:
-        """Whether values may be read: none is traced, on another device, or differentiated."""
+    def readable(self, operands: Iterable[Any]) -> bool:
+        """Whether values of the arrays among operands may be read: none is traced, elsewhere, or differentiated."""
 
     @abc.abstractmethod
     def view(self, array: Array) -> Any:
@@ -218,22 +235,21 @@ class Readable(Backend):
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         by = [None] * len(columns[0]) if factors is None else factors
-        if not self._all_readable([*itertools.chain(*columns), *numbers, *by]):
+        if not self.readable([*itertools.chain(*columns), *numbers, *by]):
             return super().elementwise(formula, columns, numbers, factors, **static)
         *seen, given, by = [list(map(self._seen, some)) for some in (*columns, numbers, by)]
         return list(map(self.taken, of_leaves(formula, seen, given, by, static)))
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
-        """Apply a formula that selects to the elements of each leaf, in their dtypes; NumPy if one has many."""
-        large = any([self.count(leaf, None) > BLOCK for leaf in columns[0]])
-        if not large or not self._all_readable([*itertools.chain(*columns), *numbers]):
+        """Apply a formula that selects to the elements of each leaf, in their dtypes."""
+        if not self.readable([*itertools.chain(*columns), *numbers]):
             return super().each(formula, columns, numbers)
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
         return self.as_given(columns[0], list(map(self._taken_like, columns[0], each(formula, seen, given))))
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Return sums over some axes; NumPy takes half of PyTorch's time."""
-        if self._all_readable([leaf, weights]):
+        if self.readable([leaf, weights]):
             with np.errstate(all="ignore"):
                 return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
@@ -247,12 +263,9 @@ class Readable(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""
-        if self.readable(()) if NUMBERS.issuperset(map(type, operands)) else self._all_readable(operands):
+        if self.readable(() if NUMBERS.issuperset(map(type, operands)) else operands):
             return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)
-
-    def _all_readable(self, operands: Sequence[Any]) -> bool:
-        return self.readable([operand for operand in operands if isinstance(operand, self.types)])
 
     def _taken_like(self, leaf: Array, array: Any) -> Array:
         """Wrap a NumPy array in a leaf's dtype."""
