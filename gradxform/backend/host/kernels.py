@@ -152,7 +152,8 @@ def _summed(dtype: Any) -> Any:
 
 def _empty(leaf: Any, dtype: Any) -> Any:
     """A new array of a leaf's shape; many elements lie in C order, to be filled in blocks."""
-    return np.empty_like(leaf, dtype, "K" if leaf.size <= BLOCK and all(leaf.strides) else "C", subok=False)
+    whole = leaf.size <= BLOCK and all(np.asarray(leaf).strides)  # not of an array that was expanded
+    return np.empty_like(leaf, dtype, "K" if whole else "C", subok=False)
 
 
 def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
