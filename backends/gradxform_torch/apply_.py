@@ -228,7 +228,7 @@ def transformed(
         view, new = holder.tx.rule(given, state, context)
         norm = norm_before(given, view, holder.tx)
         _write(holder.variables, gradients, view.results(), view.skipped(), owned)
-        return next_state(view, state, new, found_inf) if owned else new, norm
+        return next_state(view, state, new, found_inf) if owned and new is not state else new, norm
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import are_writable, is_writable
 
+_KIND = operator.attrgetter("device", "dtype")
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
@@ -74,10 +76,10 @@ def per_kind(
     function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[Any], *columns: Sequence[Any]
 ) -> list[Any]:
     """Apply a function of leaves of one device and dtype, of what they have in common, and of what is beside them."""
-    devices, dtypes, out = [leaf.device for leaf in leaves], [leaf.dtype for leaf in leaves], list[Any](leaves)
-    if all([len({*kinds}) == 1 for kinds in (devices, dtypes, own)]):
+    kinds, out = list(map(_KIND, leaves)), list[Any](leaves)
+    if len({*kinds}) == len({*own}) == 1:
         return list(function(leaves, own[0], *columns))
-    for places in grouped(zip(devices, dtypes, own, strict=True)):
+    for places in grouped(zip(kinds, own, strict=True)):
         given = [[column[i] for i in places] for column in (leaves, *columns)]
         out = put(out, places, function(given[0], own[places[0]], *given[1:]))
     return out
