@@ -37,6 +37,8 @@ shared_pair = functools.cache(lambda row, *dtypes: cases.ordinary_and_hard(row, 
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]
+MOST = [where for where in MODES if where != ("torch", "compiled")]
+"""Without inductor, which takes seconds for each function; test_table.py compiles the same formulas there."""
 EVERYWHERE = [*FRAMEWORKS, *(name for name in ("mlx",) if importlib.util.find_spec(name))]
 """With MLX, whose rows of the table are in test_backend_conformance.py."""
 EVERY_MODE = [*MODES, *((name, mode) for name in EVERYWHERE[len(FRAMEWORKS) :] for mode in ("eager", "compiled"))]

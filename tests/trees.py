@@ -44,3 +44,13 @@ class Momentum(NamedTuple):
     def update(self, updates: Any, trace: Any, params: Any = None) -> Any:
         trace = gx.tree_map(lambda t, g: self.decay * t + g, trace, updates)
         return gx.tree_map(lambda g, t: t, updates, trace), trace
+
+
+class Same:
+    """The same, which changes nothing."""
+
+    def init(self, params: Any) -> int:
+        return 0
+
+    def update(self, updates: Any, state: int, params: Any = None) -> Any:
+        return updates, state

@@ -11,6 +11,7 @@ import numpy as np
 import optree
 import pytest
 from support import arrays, assert_bits
+from trees import Same
 
 import gradxform as gx
 from gradxform.testing import max_ulp
@@ -87,13 +88,6 @@ def test_in_place_writes_nothing_where_no_clip_is_due() -> None:
 
 
 def test_in_place_around_a_foreign_transformation_that_changes_nothing() -> None:
-    class Same:
-        def init(self, params: Any) -> int:
-            return 0
-
-        def update(self, updates: Any, state: int, params: Any = None) -> Any:
-            return updates, state
-
     tx, leaf = gx.chain(gx.scale(0.5), Same(), gx.scale(3.0)), np.float32([3.0, 4.0])
     gx.numpy.apply_(tx, [leaf], tx.init([leaf]))
     assert leaf.tolist() == [4.5, 6.0]

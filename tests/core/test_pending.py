@@ -13,6 +13,7 @@ from support import (
     FRAMEWORKS,
     INDUCTOR,
     MODES,
+    MOST,
     XLA,
     array,
     assert_expected,
@@ -172,7 +173,7 @@ def test_the_state_of_another_library_is_not_written_to() -> None:
 
 
 @slow_modes
-@pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != ("torch", "compiled")])
+@pytest.mark.parametrize(("framework", "mode"), MOST)
 def test_zeros_of_a_step_that_is_left_out_are_not_written_to(framework: str, mode: str) -> None:
     inner = gx.chain(gx.clip_value(low=0.5, high=1.0), gx.freeze("b"))
     tree = {"a": f32(np.nan), "b": f32(1.0)}

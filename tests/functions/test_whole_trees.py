@@ -19,7 +19,7 @@ def test_merged_trees_keep_their_dtype() -> None:
 
 def test_a_seed_that_is_an_array_has_two_words() -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
-    for seed in (5, 2**31 + 9, 2**33 + 7, 2**40 + 1):
+    for seed in (5, -1, -(2**40), 2**31 + 9, 2**33 + 7, 2**40 + 1):
         for like in (np.array(seed), np.int64(seed)):
             assert gx.pcgrad(trees, like)[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
     for seed in range(2**60, 2**60 + 8):

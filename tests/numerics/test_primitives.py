@@ -14,6 +14,7 @@ from support import (
     FRAMEWORKS,
     INDUCTOR,
     MODES,
+    MOST,
     TRACES,
     XLA,
     array,
@@ -24,6 +25,7 @@ from support import (
     slow,
     tensors,
 )
+from trees import Same
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -34,14 +36,6 @@ from gradxform.proof.extended import narrowed, number
 from gradxform.testing import max_ulp
 
 MAKE = [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)]
-
-
-class Same:
-    def init(self, params: Any) -> int:
-        return 0
-
-    def update(self, updates: Any, state: int, params: Any = None) -> Any:
-        return updates, state
 
 
 def run(framework: str, tx: Any, given: Any) -> list[Any]:
@@ -129,7 +123,7 @@ def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
             tx(tensors(framework, {"head": f32(1), "encoder": [leaf]}))
 
 
-@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+@pytest.mark.parametrize(("framework", "mode"), MOST)
 @pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0, 0]), (0.0, [0, 0]), (np.nan, [np.nan] * 2), (np.inf, [3, 4])])
 @pytest.mark.parametrize("make", [*MAKE, gx.clip_value])
 def test_an_array_limit_is_clamped_at_zero_and_nan_gives_nan(
@@ -296,7 +290,7 @@ def expected_of_many(expression: str, dtypes: tuple[Any, ...]) -> parity.Expecte
 @COMPILED_MANY
 @pytest.mark.parametrize("dtypes", [(np.float32,), (np.float32, ml_dtypes.bfloat16, np.float16)], ids=["one", "mixed"])
 @pytest.mark.parametrize("expression", MANY)
-@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+@pytest.mark.parametrize(("framework", "mode"), MOST)
 def test_many_leaves(expression: str, dtypes: tuple[Any, ...], framework: str, mode: str) -> None:
     tx, tree = gx.parse(expression), many(dtypes)
     right = expected_of_many(expression, dtypes)
@@ -412,7 +406,7 @@ def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
 
 
 @slow(XLA, framework="jax")
-@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+@pytest.mark.parametrize(("framework", "mode"), MOST)
 def test_examples_of_any_size_are_clipped(framework: str, mode: str) -> None:
     for size in (1e200, 1e-200):
         grads = [np.float64([[3 * size], [3]]), np.float64([[4 * size], [4]])]

@@ -178,12 +178,6 @@ def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
     assert Recording(tmp_path).steps == [0]
 
 
-@pytest.mark.parametrize("tree", [{"a/b": 1.0, "a": {"b": 2.0}}, [{"a.b": 1.0, "a": {"b": 2.0}}]])
-def test_two_leaves_of_one_path_are_refused(tree: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"record: gradients has two leaves at '.*a/b'"):
-        gx.record(tmp_path)(0, gradients=tree)
-
-
 def test_a_second_call_of_a_step_adds_to_it(tmp_path: Path) -> None:
     recorder = gx.record(tmp_path)
     recorder(0, gradients={"w": np.ones(2, np.complex128)}, loss=1.0)

@@ -967,8 +967,6 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
         orders = [sorted({0, 1, 2} - {i}, key=draws[i].__getitem__) for i in range(3)]
         right = surgery([{"w": leaf} for (leaf,) in trees], orders)["w"]
         np.testing.assert_allclose(gx.pcgrad(trees, seed)[0], right.astype(float), atol=1e-14)
-    for seed, given in ((7, np.int32(7)), *((seed, np.array(seed)) for seed in (7, -1, -(2**40)))):
-        assert gx.pcgrad(trees, given)[0].tobytes() == gx.pcgrad(trees, seed)[0].tobytes()
     jax = pytest.importorskip("jax")
     given = tensors("jax", trees)
     surgeon = jax.jit(lambda trees, seed: gx.pcgrad(trees, seed))

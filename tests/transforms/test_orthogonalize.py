@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import EAGER, FRAMEWORKS, MODES, array, call, one_sentence, slow, tensors
+from support import EAGER, FRAMEWORKS, MOST, array, call, one_sentence, slow, tensors
 
 import gradxform as gx
 from gradxform.proof import products
@@ -16,8 +16,6 @@ from gradxform.proof.judge import judge
 from gradxform.proof.registry import ROWS, Row
 from gradxform.transforms.orthogonalizing import KNOWN, polynomials
 
-MOST = [where for where in MODES if where != ("torch", "compiled")]
-"""inductor takes seconds for each; test_table.py compiles the same formula there."""
 RNG = np.random.default_rng(0)
 PLAIN = gx.orthogonalize(scale=None)
 

@@ -13,6 +13,7 @@ import entries
 import optree
 import pytest
 from support import FAKE, ROOT, assert_right, each_transform_once, shared_group, slow
+from trees import first
 from without_float64 import indexing, of_mps, of_the_standard, of_torch, refusing
 
 from gradxform.proof import parity
@@ -21,6 +22,7 @@ from gradxform.proof.registry import Row
 
 REASON = "many small operations, a second for each dtype of a row; each transform is quick in one"
 ROWS = entries.rows_of("without float64")
+DTYPES = ("float32", "float16", "bfloat16", "complex64")
 FLUSHING = "jax"
 """Judged like JAX, whose kernels flush subnormal results."""
 
@@ -33,18 +35,15 @@ def test_right_numbers_by_the_standards_functions(row: Row, monkeypatch: pytest.
     assert_right(row, group, FLUSHING, "eager", parity.runner(row.tx, "array_api_strict", "eager"), float64=False)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64"])
-@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.slow(reason=REASON), id=str(row)) for row in ROWS])
+CASES = [(row, dtype) for row in ROWS for dtype in (DTYPES if row in first() else DTYPES[:1]) if dtype in row.dtypes]
+QUICK = {(expression, "bfloat16") for expression in ("clip_global_norm(1.0)", "ema(0.9)", "clip_zscore(1.0, 0.9, 2)")}
+
+
+@slow(REASON, lambda row, dtype: (str(row), dtype) not in QUICK)
+@pytest.mark.parametrize(("row", "dtype"), CASES, ids=str)
 def test_right_numbers_in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if dtype not in row.dtypes:
-        pytest.skip("not for this dtype")
+    """Each transform's first row in every dtype."""
     _in_pytorch(row, dtype, monkeypatch)
-
-
-@pytest.mark.parametrize("expression", ["clip_global_norm(1.0)", "ema(0.9)", "clip_zscore(1.0, 0.9, 2)"])
-def test_right_numbers_in_pytorch_quickly(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = next(row for row in ROWS if row.expression == expression)
-    _in_pytorch(row, "bfloat16", monkeypatch)
 
 
 @pytest.mark.parametrize("row", each_transform_once(ROWS, REASON))

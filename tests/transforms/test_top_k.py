@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, array, call, one_sentence, tensors
+from support import FRAMEWORKS, MOST, array, call, one_sentence, tensors
 
 import gradxform as gx
 
 RNG = np.random.default_rng(0)
-MOST = [where for where in MODES if where != ("torch", "compiled")]
 
 
 def by_hand(x: Any, fraction: float) -> Any:
