@@ -164,6 +164,8 @@ class WrapUpdates(Wrap):
 
 
 DRIVERS = [Wrap, WrapUpdates]
+AGAIN = ("transform, ", "loss scaling", "saved", "flush, ")
+SAVES = "saves and loads models; one stays quick"
 
 
 def sparse(given: Any, variable: Any) -> Any:
@@ -172,6 +174,7 @@ def sparse(given: Any, variable: Any) -> Any:
     return tf.IndexedSlices(tf.constant(given[1]), tf.constant(given[0]), tf.constant(list(variable.shape)))
 
 
+@slow("the same on gradients stays quick", lambda driver, case: driver.endswith("updates") and case.startswith(AGAIN))
 @pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 @pytest.mark.parametrize(("driver", "case"), conformance.pairs(DRIVERS))
 def test_an_adapter(driver: str, case: str, tmp_path: Path) -> None:
@@ -538,7 +541,7 @@ SAVED: dict[str, Callable[[], Any]] = {
 }
 
 
-@slow("saves and loads models; one stays quick", lambda name, outside: outside or name != "SGD")
+@slow(SAVES, lambda name, outside: outside or name != "SGD")
 @pytest.mark.parametrize(("name", "outside"), [*((name, False) for name in SAVED), ("LossScaleOptimizer", True)])
 def test_a_model_that_is_saved_goes_on_bit_by_bit(name: str, outside: bool, tmp_path: Path) -> None:
     optimizer = SAVED[name]()
@@ -621,6 +624,7 @@ def test_threads_share_nothing_of_a_step() -> None:
     assert seen == [((), frozenset(), True, 1)] and (step.given, step.stopped, step.due) == before
 
 
+@slow(SAVES)
 def test_a_model_with_limits_that_are_objects_goes_on_bit_by_bit(tmp_path: Path) -> None:
     limit = keras.Variable(1.0, name="limit")
     model = network()
@@ -637,6 +641,7 @@ def test_a_model_with_limits_that_are_objects_goes_on_bit_by_bit(tmp_path: Path)
     assert bits(fit(again).get_weights()) == bits(fit(model).get_weights())
 
 
+@slow(XLA, lambda how: "jit_compile" in how)
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": True}], ids=["eager", "compiled"])
 def test_eager_and_compiled(how: dict[str, bool]) -> None:
     if BACKEND == "torch" and "jit_compile" in how:
@@ -652,7 +657,7 @@ def test_eager_and_compiled(how: dict[str, bool]) -> None:
 
 
 @slow(XLA, way=("XLA", "accelerator, XLA"))
-@slow(GRAPHS, way="accelerator", on="gradients")
+@slow(GRAPHS, way="accelerator")
 @pytest.mark.parametrize("way", ["as it is", "XLA", "accelerator", "accelerator, XLA"])
 @pytest.mark.parametrize("on", ["gradients", "updates"])
 def test_mixed_precision(on: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -887,6 +892,7 @@ def test_layers_are_the_identity_forward(layer: Any) -> None:
     assert tuple(symbolic.shape) == (None, 3, 4)
 
 
+@slow(SAVES)
 def test_layers_in_a_model_that_is_saved(tmp_path: Path) -> None:
     given = keras.Input((5,))
     body = keras.layers.Dense(4, "tanh", name="body")(given)

@@ -16,7 +16,7 @@ HERE = [driver for driver in DRIVERS if importlib.util.find_spec(driver.framewor
 
 def in_session(driver: str, case: str) -> bool:
     if driver.endswith("resource variables"):
-        return case not in ("transform, several", "sparse", "left out, skip_nonfinite", "None")
+        return case not in ("transform, several", "left out, skip_nonfinite")
     words = ("noise", "accum", ", clip", "saved", "dtypes", "flush, skip", "flush, in", "nested", "skip_large")
     return driver.endswith("session") and any(word in case for word in words)
 
@@ -26,10 +26,16 @@ def in_xla(driver: str, case: str) -> bool:
     return driver.endswith("XLA") and case not in quick
 
 
+COSTLY = ("noise", "accum", "schedule", "part", "leaf", "error", "measure", "masks", "saved", "dtypes", "optimizers")
+COSTLY += ("nested", "flush, skip", "flush, in", "spikes", "skip_large", "unchanged")
+
+
 def in_function(driver: str, case: str) -> bool:
-    words = ("noise", "accum", "schedule", "part", "leaf", "error", "measure", "masks", "saved", "dtypes", "optimizers")
-    words += ("nested", "flush, skip", "flush, in", "spikes", "skip_large", "unchanged")
-    return driver.endswith("tf.function") and any(word in case for word in words)
+    return driver.endswith("tf.function") and any(word in case for word in COSTLY)
+
+
+def in_optax(driver: str, case: str) -> bool:
+    return driver == "optax.chain" and any(word in case for word in COSTLY)
 
 
 def in_compile(driver: str, case: str) -> bool:
@@ -40,6 +46,7 @@ def in_compile(driver: str, case: str) -> bool:
 @slow(FUSED, in_compile)
 @slow(SESSION, in_session)
 @slow(XLA, in_xla)
+@slow(XLA, in_optax)
 @slow(GRAPHS, in_function)
 @pytest.mark.parametrize(("driver", "case"), conformance.pairs(HERE))
 def test_an_adapter(driver: str, case: str, tmp_path: Path) -> None:

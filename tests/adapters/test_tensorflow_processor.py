@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import TRANSFORMS, ZEROS, drawn
-from support import assert_ulp, bits, tensors
+from support import assert_ulp, bits, slow, tensors
 
 import gradxform as gx
 
@@ -188,6 +188,7 @@ class Trained(tf.Module):
         return tf.identity(self.w)
 
 
+@slow("saves and loads models; one stays quick", lambda tx: "skip_nonfinite" not in repr(tx))
 @pytest.mark.parametrize(
     "tx",
     [
