@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, proven
 from gradxform.comparing.rules import gradients, optimizer, preconditions, unexplained
 
+Rules = Mapping[Callable[[Evidence], Iterable[Finding]], str]
+"""Rules, and the evidence without which each finds nothing.
 
-class Rule(NamedTuple):
-    """A rule, and the evidence without which it finds nothing."""
-
-    find: Callable[[Evidence], Iterable[Finding]]
-    needs: str = ""
-    """Some of: "parted", two runs that part; "values", more than norms; "rounding", no tolerance that was given."""
-
-    def asked(self, e: Evidence) -> list[Finding]:
-        """What it finds."""
-        there = {"parted": e.step is not None, "values": e.values, "rounding": e.tolerance is None}
-        return list(self.find(e)) if all(there[need] for need in self.needs.split()) else []
+Some of: "parted", two runs that part; "values", more than norms; "rounding", no tolerance that was given.
+"""
 
 
-BEFORE = (
-    Rule(preconditions.shifted, "values"),
-    Rule(preconditions.nonfinite),
-    Rule(preconditions.data, "parted values"),
-    Rule(preconditions.initial),
-    Rule(optimizer.update, "values rounding"),
-)
+BEFORE: Rules = {
+    preconditions.shifted: "values",
+    preconditions.nonfinite: "",
+    preconditions.data: "parted values",
+    preconditions.initial: "",
+    optimizer.update: "values rounding",
+}
 """What comes before a gradient differs; each of these explains all that follows."""
-PROVEN = (
-    Rule(gradients.no_gradient),
-    Rule(gradients.clip_norm, "parted"),
-    Rule(gradients.clip_value, "parted values"),
-    Rule(gradients.factor, "parted"),
-    Rule(gradients.weight_decay, "parted values"),
-    Rule(gradients.scaled, "parted values"),
-    Rule(gradients.permuted, "parted values"),
-    Rule(gradients.alone),
-)
+PROVEN: Rules = {
+    gradients.no_gradient: "",
+    gradients.clip_norm: "parted",
+    gradients.clip_value: "parted values",
+    gradients.factor: "parted",
+    gradients.weight_decay: "parted values",
+    gradients.scaled: "parted values",
+    gradients.permuted: "parted values",
+    gradients.alone: "",
+}
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
-LIKELY = (
-    Rule(unexplained.unrecorded, "parted rounding"),
-    Rule(unexplained.grown, "parted rounding"),
-    Rule(unexplained.precision, "parted"),
-    Rule(unexplained.vague),
-)
+LIKELY: Rules = {
+    unexplained.unrecorded: "parted rounding",
+    unexplained.grown: "parted rounding",
+    unexplained.precision: "parted",
+    unexplained.vague: "",
+}
 """What is said of differences that no cause predicts: the first that fits, with its alternatives."""
 
 
@@ -57,22 +49,28 @@ def diagnose(e: Evidence) -> list[Finding]:
     if not any(finding.explains is None or finding.explains for finding in found):
         found = [*_first(LIKELY, e), *found]
     if not any(finding.is_fault for finding in found):
-        found += Rule(unexplained.losses, "rounding").asked(e)
+        found += _asked(e, unexplained.losses, "rounding")
     if e.step is not None and any(finding.is_fault for finding in found):
         found += unexplained.where(e)
-    return [*found, *preconditions.nonfinite(e, later=True), *Rule(unexplained.dtypes, "rounding").asked(e)]
+    return [*found, *preconditions.nonfinite(e, later=True), *_asked(e, unexplained.dtypes, "rounding")]
 
 
-def _first(rules: Iterable[Rule], e: Evidence) -> list[Finding]:
+def _asked(e: Evidence, find: Callable[[Evidence], Iterable[Finding]], needs: str) -> list[Finding]:
+    """What a rule finds, where the evidence is there that it needs."""
+    there = {"parted": e.step is not None, "values": e.values, "rounding": e.tolerance is None}
+    return list(find(e)) if all(there[need] for need in needs.split()) else []
+
+
+def _first(rules: Rules, e: Evidence) -> list[Finding]:
     """What the first rule that finds something finds."""
-    return next((made for rule in rules if (made := rule.asked(e))), [])
+    return next((made for rule in rules.items() if (made := _asked(e, *rule))), [])
 
 
 def _proven(e: Evidence) -> Iterator[Finding]:
     """Causes until all differences are explained; what they leave is told, and no second cause guessed."""
     left, known = set(e.bad), set[int]()
-    for rule in PROVEN:
-        for finding in rule.asked(e):
+    for rule in PROVEN.items():
+        for finding in _asked(e, *rule):
             if finding.explains and finding.explains <= known:
                 continue
             yield finding
