@@ -93,22 +93,19 @@ def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch
     assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
 
 
-def test_a_compiled_framework_has_its_own_column(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorflow")
-    monkeypatch.setattr(measure, "ROWS", FEW[1:2])
-    result, text = write("--frameworks", "tensorflow")
-    assert result.exit_code == 0, result.output
-    assert "| TensorFlow, tf.function |" in text
-    assert "| `tf.clip_by_value`, tf.function |" in text
-    assert "NumPy |" not in text
-
-
-def test_the_page_of_mlx(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlx")
+@pytest.mark.parametrize(
+    ("framework", "columns"),
+    [
+        ("tensorflow", ("| TensorFlow, tf.function |", "| `tf.clip_by_value`, tf.function |")),
+        ("mlx", ("| MLX |", "| MLX, mx.compile |")),
+    ],
+)
+def test_compiled_has_its_own_column(framework: str, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(framework)
     monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
-    result, text = write("--frameworks", "mlx")
+    result, text = write("--frameworks", framework)
     assert result.exit_code == 0, result.output
-    assert "| MLX |" in text and "| MLX, mx.compile |" in text
+    assert all(column in text for column in columns) and "NumPy |" not in text
 
 
 def test_a_lying_backend_ends_with_1_and_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
