@@ -18,7 +18,7 @@ from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.skipping import check_waits, is_due
 from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
 from gradxform_torch.kernels import backend
-from gradxform_torch.optimizers import closure_of, copied, is_for_show, moved, named_of, restore, unwrapped
+from gradxform_torch.optimizers import copied, is_for_show, moved, named_of, restore, unwrapped
 from gradxform_torch.private import is_inner_call
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ class Attached:
             value = kwargs.pop("value", None) if needed else None
             for handle in handles:
                 handle._value = value
-        given, closure = self._value, closure_of(args, kwargs)
+        given, closure = self._value, kwargs.get("closure", args[1] if len(args) > 1 else None)
         if self.on == UPDATES:
             holder = self._parameters(optimizer)
             self._before = holder, copied(holder, closure is not None, self._is_recorded())

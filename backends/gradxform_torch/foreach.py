@@ -88,10 +88,7 @@ def per_kind(
 def grouped(keys: Iterable[Any]) -> list[list[int]]:
     """Group positions by key."""
     found: dict[Any, list[int]] = {}
-    given = list(keys)
-    if len({*given}) == 1:
-        return [list(range(len(given)))]
-    for i, key in enumerate(given):
+    for i, key in enumerate(keys):
         found.setdefault(key, []).append(i)
     return list(found.values())
 

@@ -34,11 +34,6 @@ def named_of(optimizer: torch.optim.Optimizer) -> Named:
     return named
 
 
-def closure_of(args: Any, kwargs: Any) -> Any:
-    """The closure among the arguments of a step, or None."""
-    return kwargs.get("closure", args[1] if len(args) > 1 else None)
-
-
 def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
     """Whether this is the step on zeros by which `torch.distributed.checkpoint` creates an optimizer's state."""
     if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.core.leaves import put
-from gradxform_torch import private
+from gradxform_torch import foreach, private
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
@@ -19,17 +19,15 @@ LARGE = 1 << 18
 def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
     """Group positions with one key, up to `PART` elements; what is large, or has the key None, is alone."""
     found: list[list[int]] = []
-    latest: dict[Any, list[int]] = {}
-    free: dict[Any, int] = {}
-    for i, (size, key) in enumerate(zip(sizes, keys, strict=True)):
-        if key is None or size > LARGE:
-            found.append([i])
-            continue
-        if size > free.get(key, -1):
-            found.append([])
-            latest[key], free[key] = found[-1], PART
-        latest[key].append(i)
-        free[key] -= size
+    rows = enumerate(zip(sizes, keys, strict=True))
+    for places in foreach.grouped([i if key is None or size > LARGE else key for i, (size, key) in rows]):
+        free = -1
+        for i in places:
+            if sizes[i] > free:
+                found.append([])
+                free = PART
+            found[-1].append(i)
+            free -= sizes[i]
     return found
 
 

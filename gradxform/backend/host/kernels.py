@@ -271,7 +271,7 @@ class Readable(Backend):
     def _taken_like(self, leaf: Array, array: Any) -> Array:
         """Wrap a NumPy array in a leaf's dtype."""
         new = self.taken(array)
-        return new if self.dtype(leaf) == self.dtype(new) else self.cast([new], [leaf])[0]
+        return new if leaf.dtype == new.dtype else self.cast([new], [leaf])[0]
 
     def _seen(self, operand: Any) -> Any:
         return self.view(operand) if isinstance(operand, self.types) else operand
