@@ -33,12 +33,12 @@ class Host(Readable, foreach.Eager):
         return True
 
     def view(self, array: torch.Tensor) -> Any:
-        """The memory of a tensor."""
+        """The memory of a tensor; bfloat16 is copied to float32."""
+        seen = array.float() if array.dtype == torch.bfloat16 else array
         try:
-            return array.numpy()
-        except (RuntimeError, TypeError):  # a parameter, bfloat16, or one that negates or conjugates what it sees
-            whole = array.detach().resolve_conj().resolve_neg()
-            return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
+            return seen.numpy()
+        except RuntimeError:  # a parameter, or one that negates or conjugates what it sees
+            return seen.detach().resolve_conj().resolve_neg().numpy()
 
     def taken(self, array: Any) -> torch.Tensor:
         """A tensor of the array's memory."""

@@ -246,7 +246,7 @@ class Readable(Backend):
         if not self.readable([*itertools.chain(*columns), *numbers]):
             return super().each(formula, columns, numbers)
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
-        return self.as_given(columns[0], list(map(self._taken_like, columns[0], each(formula, seen, given))))
+        return self.as_given(columns[0], self._taken_like(columns[0], each(formula, seen, given)))
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Return sums over some axes; NumPy takes half of PyTorch's time."""
@@ -259,8 +259,8 @@ class Readable(Backend):
         """Keep so many elements of each leaf."""
         if not self.readable(leaves):
             return super().largest(leaves, counts)
-        found = [ranking.largest(NUMPY, self.view(leaf), n) for leaf, n in zip(leaves, counts, strict=True)]
-        return list(map(self._taken_like, leaves, found))
+        pairs = zip(leaves, counts, strict=True)
+        return self._taken_like(leaves, [ranking.largest(NUMPY, self.view(leaf), n) for leaf, n in pairs])
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""
@@ -268,10 +268,11 @@ class Readable(Backend):
             return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)
 
-    def _taken_like(self, leaf: Array, array: Any) -> Array:
-        """Wrap a NumPy array in a leaf's dtype."""
-        new = self.taken(array)
-        return new if leaf.dtype == new.dtype else self.cast([new], [leaf])[0]
+    def _taken_like(self, leaves: Sequence[Array], arrays: Sequence[Any]) -> list[Array]:
+        """Wrap NumPy arrays in the leaves' dtypes."""
+        new = list(map(self.taken, arrays))
+        same = all([leaf.dtype == own.dtype for leaf, own in zip(leaves, new, strict=True)])
+        return new if same else self.cast(new, leaves)
 
     def _seen(self, operand: Any) -> Any:
         return self.view(operand) if isinstance(operand, self.types) else operand
