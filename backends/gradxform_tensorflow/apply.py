@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
-from gradxform.core.align import may_agree
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder, Step
 from gradxform.core.transform import Context
@@ -98,8 +97,8 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any
         if identity_of(variable) in seen:
             raise ValueError(f"{what}: the variable {path_of(variable)!r} is in two pairs; add its gradients first")
         seen.add(identity_of(variable))
-        shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
-        if not may_agree(shape, wanted):
+        shape, wanted = (tf.TensorShape(getattr(item, "shape", None)) for item in (gradient, variable))
+        if not shape.is_compatible_with(wanted):
             raise ValueError(f"{what}: the gradient of {path_of(variable)!r} has shape {shape}, the variable {wanted}")
     return pairs
 
@@ -163,8 +162,3 @@ def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
     if not (_is_variable(variable) or hasattr(variable, "name")):
         raise TypeError(f"{what}: the second item of pair {i} is not a variable: {short(variable)}")
     return gradient, variable
-
-
-def _static(shape: Any) -> Sequence[int | None] | None:
-    """A static shape as a tuple; None if it or its rank is unknown."""
-    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.host import namespace as host
@@ -44,17 +43,14 @@ class TensorFlow(Readable, Plain):
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the leaves' norms."""
         if running.readable(leaves):
-            with np.errstate(all="ignore"):
-                return host.norms([running.view(leaf) for leaf in leaves], ord)
+            return host.norms(list(map(running.view, leaves)), ord)
         if ord == 2 and not any(leaf.dtype in _DOUBLE for leaf in leaves):
             return norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
 
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes."""
-        if of is not None:
-            return super().norms_over(leaves, axes, ord, of)
-        return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord)
+        return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
@@ -66,20 +62,16 @@ class TensorFlow(Readable, Plain):
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
-        numbers = [None if x is None else number(x) for x in numbers]
+        numbers = list(map(number, numbers))
         # NumPy computes small leaves together, but TensorFlow would copy its results.
         is_plain = _has_large(columns[0]) or not running.readable(columns[0])
         if formula is weighted and running.has_only_cpus() and is_plain:
-            return products.combined(columns, self._known(numbers), factors and self._known(factors))
+            return products.combined(columns, numbers, factors)
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
         return list(running.fused(kernel, columns, numbers, factors))
-
-    def _known(self, numbers: Sequence[Any]) -> list[Any]:
-        """Numbers, read where that is free."""
-        return [self._seen(given) if self.readable([given]) else given for given in numbers]
 
     def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.
@@ -178,8 +170,7 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
     """Cast a bound to the leaf's dtype, then to the dtype of its current values."""
     if bound is None:
         return None
-    given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return cast_to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+    return cast_to(tf.cast(Namespace.float64(bound), of), to)
 
 
 def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:

@@ -16,11 +16,6 @@ from gradxform_tensorflow.namespace import Namespace
 
 Back = Callable[[Any], Any]
 
-_TYPES = (tf.Tensor, tf.IndexedSlices, tf.Variable)
-_LEAVES = (*_TYPES, type(None))
-_LIST = object()
-"""The structure of a list of leaves."""
-
 
 class Nest:
     """Structure of a tree: an equal tree, compared as tf.nest compares."""
@@ -60,7 +55,7 @@ class Plain(Backend):
     """TensorFlow without its own kernels."""
 
     name, title = "tensorflow", "TensorFlow"
-    types = _TYPES
+    types = (tf.Tensor, tf.IndexedSlices, tf.Variable)
     variables = (tf.Variable,)
     xp = Namespace
     module = tf.experimental.numpy
@@ -72,14 +67,10 @@ class Plain(Backend):
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
         """Leaves and structure, by tf.nest, which knows TensorFlow's containers; None is a leaf."""
-        if type(tree) is list and all(issubclass(kind, _LEAVES) for kind in {type(leaf) for leaf in tree}):
-            return list(tree), _LIST
         return tf.nest.flatten(tree), Nest(tree)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
         """Rebuild the tree."""
-        if structure is _LIST:
-            return list(leaves)
         return tf.nest.pack_sequence_as(structure.tree, list(leaves))
 
     def paths(self, tree: Any) -> list[str]:
@@ -96,18 +87,14 @@ class Plain(Backend):
 
     def count(self, leaf: Any, axes: tuple[int, ...] | None) -> Any:
         """The number of elements: a float, or a tensor where it is unknown until run time."""
-        known = self.shape(leaf)
-        if known is not None:
-            sizes_known = known if axes is None else tuple(known[axis] for axis in axes)
-            counts = [size for size in sizes_known if size is not None]
-            if len(counts) == len(sizes_known):
-                return float(np.prod(counts))
-        if isinstance(leaf, tf.IndexedSlices):
-            if leaf.dense_shape is None:
-                raise ValueError("IndexedSlices without a dense_shape have an unknown number of elements: set it")
-            sizes = tf.cast(leaf.dense_shape, tf.int64)
-        else:
-            sizes = tf.shape(leaf, tf.int64)
+        shape = self.shape(leaf)
+        known: Any = [None] if shape is None else shape if axes is None else [shape[axis] for axis in axes]
+        if None not in known:
+            return float(np.prod(known))
+        is_sparse = isinstance(leaf, tf.IndexedSlices)
+        if is_sparse and leaf.dense_shape is None:
+            raise ValueError("IndexedSlices without a dense_shape have an unknown number of elements: set it")
+        sizes = tf.cast(leaf.dense_shape, tf.int64) if is_sparse else tf.shape(leaf, tf.int64)
         return tf.cast(tf.reduce_prod(sizes if axes is None else tf.gather(sizes, axes)), tf.float64)
 
     def dense(self, leaves: Sequence[Any], whole: bool = False) -> tuple[Sequence[Any], Sequence[Back | None] | None]:

@@ -293,6 +293,4 @@ def _variable(leaf: Any, path: str) -> Any:
 
 def _after(gradient: Any) -> Any:
     """A gradient that waits for the control dependencies."""
-    if gradient is None or tf.executing_eagerly():
-        return gradient
-    return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+    return gradient if gradient is None or tf.executing_eagerly() else tf.identity(gradient)

@@ -60,15 +60,16 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
     """Sums of products of each leaf and the arrays beside it."""
     rows = list(map(list, zip(*columns, strict=True)))
     given = [None] * len(rows) if factors is None else factors
-    weights = {id(factor): _weights(numbers, factor) for factor in {id(f): f for f in given}.values()}
+    distinct = {id(factor): factor for factor in given}
+    weights = {key: weights_of(Namespace, numbers, factor) for key, factor in distinct.items()}
+    keys = [list(map(id, weights[id(factor)])) for factor in given]
     found = {id(weight): weight for own in weights.values() for weight in own}
-    by = {key: _known(weight) for key, weight in found.items() if weight is None or is_read(weight)}
-    each = [[by.get(id(weight)) for weight in weights[id(factor)]] for factor in given]
+    by = {key: _known(weight) for key, weight in found.items() if not tf.is_tensor(weight)}
+    each = [[by.get(key) for key in own] for own in keys]
     traced = {key: weight for key, weight in found.items() if key not in by}
     if traced:
         far, whole = _split(tf.stack(list(traced.values())))
         steps = dict(zip(traced, _unstacked(whole, len(traced)), strict=True))
-        keys = [list(map(id, weights[id(factor)])) for factor in given]
         places = [(i, k) for i, own in enumerate(keys) for k, key in enumerate(own) if key in traced]
         terms = [in_single(Namespace, rows[i][k]) for i, k in places]
         by_term = [steps[keys[i][k]] for i, k in places]
@@ -79,11 +80,6 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
         sums = [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
-
-
-def _weights(numbers: Sequence[Any], factor: Any) -> list[Any]:
-    """The weights of a sum; Python floats, if they are read."""
-    return [float(weight) if is_read(weight) else weight for weight in weights_of(Namespace, numbers, factor)]
 
 
 # --- factors ---------------------------------------------------------------------------------------------------------
@@ -130,14 +126,10 @@ def _known(value: float | None) -> Any:
     return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
 
 
-def _guarded(new: Any, factor: Any) -> Any:
-    """A product that is not merged with the next one, to one with a constant out of range."""
-    known = isinstance(factor, Factor) and not tf.is_tensor(factor.whole)
-    return (
-        by_parts(Namespace, Namespace.no_reassociation, new)
-        if known and not 1 / _FAR < abs(factor.whole) < _FAR
-        else new
-    )
+def _guarded(new: Any, factor: Factor | None) -> Any:
+    """A product with a known factor that is not merged with the next one, to one with a constant out of range."""
+    near = factor is None or 1 / _FAR < abs(factor.whole) < _FAR
+    return new if near else by_parts(Namespace, Namespace.no_reassociation, new)
 
 
 def _split(factors: Any) -> tuple[Any, Factor]:

@@ -75,8 +75,7 @@ def _share(whole: Any, count: int) -> Any:
     """An equal part. For rows, all or none, because optimizers square each replica's rows before summing."""
     if not isinstance(whole, tf.IndexedSlices):
         return whole / tf.cast(count, whole.dtype)
-    number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
-    rows = tf.where(tf.equal(number, 0), tf.size(whole.indices), 0)
+    rows = tf.where(tf.equal(axis_index(AXIS), 0), tf.size(whole.indices), 0)
     return tf.IndexedSlices(whole.values[:rows], whole.indices[:rows], whole.dense_shape)
 
 
