@@ -59,6 +59,4 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
         return _sum(jnp.where(here.reshape(count, *[1] * numbers.ndim), numbers, 0.0), axis)
 
 
-def axis_index(axis: Any) -> Any:
-    """Index of this device."""
-    return lax.axis_index(axis)
+axis_index: Callable[[Any], Any] = lax.axis_index

@@ -11,8 +11,24 @@ from gradxform.core import arguments
 from gradxform_keras.expression import registered, restored, warn_if_unsaved, written
 
 
+class _Identity(keras.layers.Layer):
+    """A layer that returns its inputs, with a gradient of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"autocast": False, **kwargs})
+        self.supports_masking = True
+
+    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
+        """Return the shapes and dtypes of the inputs."""
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the inputs."""
+        return input_shape
+
+
 @registered("GradientTransform")
-class GradientTransform(keras.layers.Layer):
+class GradientTransform(_Identity):
     """Pass the input through and transform the gradient: `gradxform.on_backward` as a layer.
 
     Args:
@@ -37,23 +53,14 @@ class GradientTransform(keras.layers.Layer):
 
     def __init__(self, tx: GradientTransformation | str, **kwargs: Any) -> None:
         """Store the transform."""
-        super().__init__(**{"autocast": False, **kwargs})
+        super().__init__(**kwargs)
         self.tx = parse(tx) if isinstance(tx, str) else tx
-        self.supports_masking = True
         self._identity = on_backward(self.tx)
         warn_if_unsaved(f"the layer {self.name!r}", self.tx)
 
     def call(self, inputs: Any) -> Any:
         """Return the inputs, a tensor or a structure of tensors, unchanged."""
         return self._identity(inputs)
-
-    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
-        """Return the shapes and dtypes of the inputs."""
-        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the shape of the inputs."""
-        return input_shape
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration, with the expression that builds the transform."""
@@ -66,7 +73,7 @@ class GradientTransform(keras.layers.Layer):
 
 
 @registered("GradientReversal")
-class GradientReversal(keras.layers.Layer):
+class GradientReversal(_Identity):
     """Pass the input through and reverse the gradient: `gradxform.reverse_gradient` as a layer.
 
     Args:
@@ -91,11 +98,10 @@ class GradientReversal(keras.layers.Layer):
 
     def __init__(self, scale: float = 1.0, **kwargs: Any) -> None:
         """Store the factor."""
-        super().__init__(**{"autocast": False, **kwargs})
+        super().__init__(**kwargs)
         scale = arguments.number("GradientReversal", "scale", scale)
         if not isinstance(scale, float):
             raise TypeError(f"GradientReversal: scale must be a number, got {scale!r} of type {type(scale).__name__}")
-        self.supports_masking = True
         self.scale = self.add_weight(
             shape=(),
             initializer=keras.initializers.Constant(scale),
@@ -108,14 +114,6 @@ class GradientReversal(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         """Return the inputs, a tensor or a structure of tensors, unchanged."""
         return reverse_gradient(inputs, keras.ops.convert_to_tensor(self.scale))
-
-    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
-        """Return the shapes and dtypes of the inputs."""
-        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the shape of the inputs."""
-        return input_shape
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration, with the current factor."""

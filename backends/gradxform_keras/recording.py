@@ -52,21 +52,17 @@ class RecordSteps(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Copies the parameters, if the step is due."""
-        self._step = int(to_numpy(_inner(self.model.optimizer).iterations))
+        optimizer = self.model.optimizer  # or the one inside of one that scales the loss
+        self._step = int(to_numpy(getattr(optimizer, "inner_optimizer", optimizer).iterations))
         if self.recorder.is_due(self._step):
             self._before = [(path_of(v), to_numpy(v)) for v in self.model.trainable_variables]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes the step."""
         if self.recorder.is_due(self._step):
-            state = getattr(_inner(self.model.optimizer), "gradient_transformation_state", None)
+            state = getattr(self.model.optimizer, "gradient_transformation_state", None)
             trees = {"gradients": _traced(state), "mean_loss": (logs or {}).get("loss")}
             self.recorder(self._step, parameters=self._before, **trees)
-
-
-def _inner(optimizer: Any) -> Any:
-    """The optimizer inside of one that scales the loss."""
-    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
 
 
 def _traced(state: Any) -> Any:
