@@ -115,7 +115,7 @@ class Namespace(Defaults):
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
         """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
-        wide = _wide(x)
+        wide = Namespace.float64(x)
         return wide if dtype == "float64" else tf.cast(tf.cast(tf.cast(wide, tf.float32), dtype), tf.float64)
 
     @staticmethod
@@ -126,7 +126,7 @@ class Namespace(Defaults):
     @staticmethod
     def stack(numbers: Any) -> Any:
         """Stack numbers to a vector."""
-        return tf.stack([_wide(number) for number in numbers])
+        return tf.stack(list(map(Namespace.float64, numbers)))
 
     @staticmethod
     def mask(active: tuple[bool, ...]) -> Any:
@@ -142,7 +142,3 @@ def is_read(value: Any) -> bool:
 def cast_to(x: Any, dtype: Any) -> Any:
     """Cast a tensor; return it if it has the dtype."""
     return x if x.dtype == dtype else tf.cast(x, dtype)
-
-
-def _wide(x: Any) -> Any:
-    return x if tf.is_tensor(x) else tf.constant(x, tf.float64)

@@ -120,7 +120,7 @@ class GradientProcessor(tf.Module):
         graph = _plain_graph()
         self._slots.latest = graph, made.state if graph else None
         # In a TF1 graph, this makes the state advance, and only after it was read.
-        with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
+        with tf.control_dependencies(list(self._slots.arrays(old).values())):
             assigned = self._assign(made.state)
         with tf.control_dependencies(assigned):
             results = [_after(result) for result in made.gradients]
