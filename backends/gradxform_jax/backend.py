@@ -102,9 +102,10 @@ class Plain(Backend):
     def paths(self, tree: Any) -> list[str]:
         """One path per leaf. A Flax NNX variable's value has the variable's path."""
         variables, flatten = _nnx_variables(), jax.tree_util.tree_leaves_with_path
-        nodes = flatten(tree, is_leaf=lambda x: x is None or isinstance(x, variables))
-        inside = [flatten(x, is_leaf=_is_none) if isinstance(x, variables) else [((), x)] for _, x in nodes]
-        found = [(*path, *keys[1:]) for (path, _), own in zip(nodes, inside, strict=True) for keys, _ in own]
+        found = []
+        for path, node in flatten(tree, is_leaf=lambda x: x is None or isinstance(x, variables)):
+            inside = flatten(node, is_leaf=_is_none) if isinstance(node, variables) else [((), node)]
+            found += [(*path, *keys[1:]) for keys, _ in inside]
         return [jax.tree_util.keystr(path, simple=True, separator="/") for path in found]
 
     def dtype(self, leaf: Any) -> str:
