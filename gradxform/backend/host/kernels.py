@@ -23,6 +23,8 @@ from gradxform.numerics.rescale import known_steps, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
+_FEW = 1 << 10
+"""Elements of a leaf up to which the calls of a selection cost more than its elements."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 NUMBERS = {float, int, np.ndarray}
 
@@ -111,7 +113,8 @@ def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[An
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
     with np.errstate(all="ignore"):
-        out = _together(columns, [_kind(row, None) for row in rows], lambda _, dtype: (dtype, selected))
+        kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in rows]
+        out = _together(columns, kinds, lambda _, dtype: (dtype, selected))
         rest = [i for i, found in enumerate(out) if found is None]
         for i in rest:
             out[i] = _empty(rows[i][0], rows[i][0].dtype)
