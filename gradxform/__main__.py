@@ -34,9 +34,9 @@ def main() -> None:
 
 def _is_interrupt(error: BaseException | None) -> bool:
     """Tell whether Ctrl-C led to an error: an extension module that it stops raises an ImportError from it."""
-    if error is None or isinstance(error, KeyboardInterrupt):
-        return error is not None
-    return getattr(error, "code", None) == _INTERRUPTED or _is_interrupt(error.__cause__ or error.__context__)
+    if error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) == _INTERRUPTED
+    return _is_interrupt(error.__cause__ or error.__context__)
 
 
 def _interrupted(errors: int) -> Any:

@@ -159,7 +159,8 @@ def _solved(wanted: Any, columns: list[Any]) -> list[float]:
 
 def _judged(setting: Setting, run: Run, predicted: Any) -> Setting:
     """A setting with the error of what it predicts: of most elements, and of nearly all signs."""
-    left = np.abs(predicted - run.moves) / (np.abs(run.moves) + run.unit * np.abs(run.parameters))
+    size = np.abs(run.moves) + run.unit * np.abs(run.parameters)
+    left = np.abs(predicted - run.moves) / np.maximum(size, 1e-300)  # a parameter that starts at zero may stay there
     quantile = 0.95 if setting.family == "Lion" else 0.5
     return setting._replace(error=float(np.quantile(left, quantile, axis=1).max()))
 

@@ -43,8 +43,9 @@ def certain(found: gx.Comparison) -> set[str]:
 
 def test_a_warm_up_from_zero_is_a_schedule_where_enough_steps_show_it(tmp_path: Path) -> None:
     late = scheduled(lambda step: 0.1 * min(step, 1))
-    for steps, said in ((3, "has moved at step 2"), (6, "0.1 in A and 0, 0.1, 0.1")):
-        found = trained(tmp_path / str(steps), {"steps": steps}, {"steps": steps, "optimizer": late})
+    for steps, weights, said in ((3, 1, "has moved at step 2"), *((6, n, "0.1 in A and 0, 0.1, 0.1") for n in (0, 1))):
+        both = {"steps": steps, "start": lambda t, n=weights: {**t, "head.weight": n * t["head.weight"]}}
+        found = trained(tmp_path / f"{steps}{weights}", both, {**both, "optimizer": late})
         assert said in str(found) and certain(found) == ({"learning_rate"} if steps > 3 else set()), str(found)
 
 

@@ -56,10 +56,7 @@ def paired(
         found = blocks(first.of(values[0](a, None)), values[1](b, None))
         if found is not None:
             axis, *order = found
-            back = (
-                axis,
-                *(order.index(block) for block in range(len(order))),
-            )  # blocks of B are moved, beside A as it is
+            back = (axis, *map(order.index, range(len(order))))  # blocks of B are moved, beside A as it is
             moved = pair((usually[0]._replace(gates=None), b.layout._replace(gates=back)))
             return moved._replace(sure=max(moved.sure, SEEN))
     decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
