@@ -171,6 +171,9 @@ def test_every_change_is_seen() -> None:
                 tx.update({"a": wrong, "b": b}, states[0])
     assert type(gx.clip_norm(1.0)({"a": np.float32(3.0), "b": b})["a"]) is np.float32
     assert np.signbit(gx.scale(-0.0)({"w": a})["w"]).all() and not np.signbit(gx.scale(0.0)({"w": a})["w"]).any()
+    zeros = gx.chain(gx.partition({"v": gx.scale(0.0)}, default=gx.scale(-0.0)), gx.clip_spikes())
+    found, _ = zeros.update({"v": a, "w": a}, zeros.init({"v": a, "w": a}))  # in one pass over both
+    assert np.signbit(found["w"]).all() and not np.signbit(found["v"]).any()
     assert gx.scale(2)({"w": a})["w"].dtype == np.float32
     for limit in [*range(1, 300), *range(1, 300)]:
         assert_ulp(gx.clip_norm(float(limit))(1000 * a), np.float32([0.6, 0.8]) * np.float32(limit))

@@ -98,9 +98,12 @@ def of_leaves(
 
 
 def _kind(row: Sequence[Any], factor: Any) -> Any:
-    """What leaves that are computed together have in common; `...` for one that is computed alone."""
+    """What leaves that are computed together have in common; `...` for one that is computed alone.
+
+    Factors of 0.0 and -0.0 are equal, and give zeros of other signs.
+    """
     plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == row[0].shape for part in row])
-    if not plain or not row[0].ndim or not (factor is None or isinstance(factor, (int, float))):
+    if not plain or not row[0].ndim or not (factor is None or (factor and isinstance(factor, (int, float)))):
         return ...
     return factor, tuple([part.dtype for part in row])
 
