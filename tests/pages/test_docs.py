@@ -6,6 +6,7 @@ import doctest
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import bench_page
@@ -99,7 +100,7 @@ def test_the_page_of_the_command_line_has_every_option() -> None:
 
 
 def test_the_readmes_example_runs() -> None:
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    jax, optax, _ = (pytest.importorskip(name) for name in ("jax", "optax", "mlx.optimizers"))
     tf, torch, keras = (pytest.importorskip(name) for name in ("tensorflow", "torch", "keras"))
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2) * 9).sum().backward()
@@ -107,6 +108,7 @@ def test_the_readmes_example_runs() -> None:
     names = {
         "grads": {"w": jax.numpy.array([30.0, 40.0])},
         "optax": optax,
+        "mlx": sys.modules["mlx"],
         "grads_and_vars": [(tf.constant([30.0, 40.0]), variable)],
         "model": model,
     }

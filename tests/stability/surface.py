@@ -145,7 +145,8 @@ def _signature(value: Any) -> str:
 
 
 def _members(value: type) -> Iterator[str]:
-    for name in sorted(vars(value)):
+    own = [base for base in value.__mro__ if base is value or base.__name__.startswith("_")]
+    for name in sorted({name for base in own for name in vars(base)}):
         if not name.startswith("_") and name not in INTERNAL:
             member = inspect.getattr_static(value, name)
             function = getattr(member, "__func__", member)

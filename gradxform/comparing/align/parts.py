@@ -66,8 +66,8 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
             if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
                 parts = list(_gates(path, shape, (cell and cell.order) or gates))
         if not parts and len(shape) == 2 and shape[0] == 2 and path.split("/")[-1] == "bias" and has_two_biases:
-            halves = enumerate((f"{path}_ih", f"{path}_hh"))  # of inputs and states, which Keras's GRU keeps in one
-            parts = [_part(name, path, shape, 0, place, 1) for place, name in halves]
+            halves = enumerate(("ih", "hh"))  # of inputs and states, which Keras's GRU keeps in one
+            parts = [_part(f"{path}_{name}", path, shape, 0, place, 1) for place, name in halves]
         found += parts or [Leaf(path, path, SAME, shape)]
     return found
 
