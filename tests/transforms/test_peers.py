@@ -199,7 +199,6 @@ def test_an_empty_gradient_has_no_infinity_norm_in_torch() -> None:
 
 
 @pytest.mark.parametrize("like", ["optax", "torch"])
-@of_optax
 @slow(PEERS, dtype="float16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_dtypes_together_bit_by_bit_in_eager(dtype: str, like: str) -> None:
