@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import FRAMEWORKS, is_slow_case
+from support import FRAMEWORKS, is_slow_case, without_generated_code
 
 from gradxform.backend import lookup
 
@@ -90,6 +90,13 @@ def _rank(item: pytest.Item) -> int:
 
 def _function(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0].removeprefix("tests/")
+
+
+@pytest.fixture
+def graph_alone(framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor generates no code; the graph that torch.compile traced is run by the operations of eager mode."""
+    if (framework, mode) == ("torch", "compiled"):
+        without_generated_code(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -104,6 +104,9 @@ def slow(reason: str, where: Callable[..., bool] | None = None, **parameters: An
     return pytest.mark.slow_case(reason, where, parameters)
 
 
+by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
+
+
 def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,28 @@ def test_no_fault_is_named_where_there_is_none(network: str, optimizer: str, see
     train(tmp_path / "b", **about, noise=True)
     found = gx.compare(tmp_path / "a", tmp_path / "b")
     assert found.within and found.findings == [], str(found)
+
+
+DEEP: dict[str, dict[str, object]] = {"residual": {}, "transformer": {"depth": 4}}
+"""Networks in which rounding grows over 70 steps."""
+
+
+@slow("trains two networks for 70 steps each; clean pairs of small networks stay quick")
+@pytest.mark.parametrize(
+    ("optimizer", "half", "every"),
+    [*itertools.product(("adam", "adamw", "momentum"), (False, True), (1,)), ("adam", False, 5), ("adam", False, 10)],
+)
+@pytest.mark.parametrize("network", DEEP)
+def test_no_fault_in_deep_networks(network: str, optimizer: str, half: bool, every: int, tmp_path: Path) -> None:
+    about = {**DEEP[network], "network": network, "optimizer": optimizer, "steps": 70, "every": every}
+    for name in "ab":
+        train(tmp_path / name, **about, noise=name == "b", autocast=torch.bfloat16 if half else None)
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    assert found.within, str(found)
+    if every == 1:
+        assert {finding.kind for finding in found.findings} <= {"grown"}, str(found)
+        assert found.judged["gradients"].arithmetic.name == ("bfloat16" if half else "float32")
+        assert network == "residual" or not found.findings, str(found)  # GELU has no kinks
 
 
 @slow(RUNS)

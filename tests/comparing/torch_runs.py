@@ -25,7 +25,7 @@ def batches(kind: str, seed: int) -> Callable[[int], Any]:
 
     def batch(step: int) -> Any:
         rng = np.random.default_rng((seed, step))
-        if kind == "conv":
+        if kind in ("conv", "residual"):
             rows = rng.integers(0, len(DIGITS.data), BATCH)
             images = DIGITS.images[rows].astype(np.float32)[:, None] / 16
             return torch.tensor(images), torch.tensor(DIGITS.target[rows])
@@ -102,7 +102,32 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(self.embed(x))[0])
 
 
-NETWORKS = {"conv": Conv, "transformer": Transformer, "lstm": Recurrent}
+class Residual(nn.Module):
+    """A convolution and three residual blocks, each convolution before a batch norm with a bias that has no effect."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+            )
+            for _ in range(3)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.stem(x)))
+        for block in self.blocks:
+            x = torch.relu(x + block(x))
+        return self.head(x.mean((2, 3)))
+
+
+NETWORKS = {"conv": Conv, "transformer": Transformer, "lstm": Recurrent, "residual": Residual}
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, **options: torch.optim.SGD(p, **{"lr": 0.1, **options}),
     "momentum": lambda p, **options: torch.optim.SGD(p, **{"lr": 0.05, "momentum": 0.9, **options}),
@@ -116,6 +141,7 @@ def train(
     network: str = "conv",
     *,
     steps: int = 6,
+    every: int = 1,
     seed: int = 0,
     optimizer: str = "sgd",
     options: Any = None,
@@ -133,7 +159,8 @@ def train(
 ) -> None:
     """Train and record; `change` gets the gradients by name before they are recorded and applied.
 
-    With `noise`, each sum is taken in another order, as another framework would: the batch is reversed.
+    With `noise`, each sum is taken in another order, as another framework would: the batch is reversed, and the images
+    of the residual network have their channels last.
     """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -146,11 +173,12 @@ def train(
             begin(model)
     model = model if dtype is None else model.to(dtype)
     make = OPTIMIZERS[optimizer](model.parameters(), **(options or {}))
-    recorder, batch = gx.record(folder), batches(network, data)
+    recorder, batch = gx.record(folder, every=every), batches(network, data)
     for step in range(steps):
         x, y = batch(step + shift)
         if noise:
             x, y = x.flip(0), y.flip(0)
+            x = x.to(memory_format=torch.channels_last) if network == "residual" else x
         if dtype is not None and x.is_floating_point():
             x = x.to(dtype)
         model.zero_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import pickle
@@ -82,17 +83,18 @@ def _leaf(torch: Any, x: Any) -> Any:
     return torch.tensor(x, requires_grad=True)
 
 
+COMPILED = {"compiled": True}
 MODES: dict[str, Function] = {
     "jax": jax_gradient,
-    "jax-jit": lambda f, *given: jax_gradient(f, *given, compiled=True),
+    "jax-jit": functools.partial(jax_gradient, **COMPILED),
     "tensorflow": tensorflow_gradient,
-    "tensorflow-function": lambda f, *given: tensorflow_gradient(f, *given, compiled=True),
-    "tensorflow-XLA": lambda f, *given: tensorflow_gradient(f, *given, compiled=True, jit_compile=True),
+    "tensorflow-function": functools.partial(tensorflow_gradient, **COMPILED),
+    "tensorflow-XLA": functools.partial(tensorflow_gradient, **COMPILED, jit_compile=True),
     "tensorflow-session": session_gradient,
     "torch": torch_gradient,
-    "torch-compiled": lambda f, *given: torch_gradient(f, *given, compiled=True),
+    "torch-compiled": functools.partial(torch_gradient, **COMPILED),
     "mlx": mlx_gradient,
-    "mlx-compiled": lambda f, *given: mlx_gradient(f, *given, compiled=True),
+    "mlx-compiled": functools.partial(mlx_gradient, **COMPILED),
 }
 
 
@@ -111,13 +113,39 @@ def total(x: Any) -> Any:
 
 # --- the cases -------------------------------------------------------------------------------------------------------
 
+CLIP = gx.on_backward(gx.clip_norm(1.0))
+WEIGHTS = np.float32([30.0, 40.0])
 
-@pytest.mark.parametrize(
-    ("tx", "wanted"), [(gx.scale(5.0), 5.0), (gx.clip_value(0.1), 0.1), (gx.stop(), 0.0)], ids=repr
-)
-def test_case_7_the_gradient_of_one_op(gradient: Function, tx: Any, wanted: float) -> None:
-    (found,) = gradient(lambda x: total(gx.on_backward(tx)(x)), np.float32([3.0]))
-    assert_ulp(found, [wanted], ulp=0)
+
+def signs(backward: Function | None = None) -> Function:
+    """The sign, whose derivative is that of another function."""
+    return gx.straight_through(lambda x: gx.xp(x).sign(x), *filter(None, [backward]))
+
+
+FLOWS: dict[str, tuple[Function, list[float], list[float], list[float]]] = {
+    "case 7, scale": (gx.on_backward(gx.scale(5.0)), [3.0], [1.0], [5.0]),
+    "case 7, clip_value": (gx.on_backward(gx.clip_value(0.1)), [3.0], [1.0], [0.1]),
+    "case 7, stop": (gx.on_backward(gx.stop()), [3.0], [1.0], [0.0]),
+    "reversed": (gx.reverse_gradient, [1.0, 2.0], [3.0, 3.0], [-3.0, -3.0]),
+    "reversed by a number": (lambda x: gx.reverse_gradient(x, 0.25), [1.0, 2.0], [3.0, 3.0], [-0.75, -0.75]),
+    "stopped": (lambda x: gx.stop_gradient({"a": x})["a"] * x, [3.0, 2.0], [1.0, 1.0], [3.0, 2.0]),
+    "case 9": (
+        gx.straight_through(lambda x: gx.xp(x).exp(x), lambda x: x * x), [2.0, -1.0], [3.0, 3.0], [12.0, -6.0]
+    ),
+    "sign, hard tanh": (signs(gx.clip_value(1.0)), [-0.5, 3.0], [1.0, 1.0], [1.0, 0.0]),
+    "sign": (signs(), [-0.5, 3.0], [1.0, 1.0], [1.0, 1.0]),
+    "round": (gx.straight_through(lambda x: gx.xp(x).floor(x + 0.5)), [0.4, 1.6], [1.0, 1.0], [1.0, 1.0]),
+    "clip": (gx.straight_through(gx.clip_value(1.0)), [0.5, 3.0], [1.0, 1.0], [1.0, 1.0]),
+    "tanh": (signs(lambda x: gx.xp(x).tanh(x)), [0.0, 99.0], [1.0, 1.0], [1.0, 0.0]),
+}  # fmt: skip
+"""A function, its argument, the gradient of its result, and of its argument."""
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_what_flows_back(gradient: Function, name: str) -> None:
+    function, x, upstream, wanted = FLOWS[name]
+    found = gradient(lambda x, w: total(function(x) * w), np.float32(x), np.float32(upstream))[0]
+    assert_ulp(found, wanted, ulp=0)
 
 
 def test_case_10_clip_between_layers(gradient: Function) -> None:
@@ -178,43 +206,32 @@ def test_forward_is_bit_by_bit_the_same(framework: str) -> None:
 @pytest.mark.parametrize("framework", EAGER)
 def test_nothing_to_transform(framework: str) -> None:
     (integers,) = constants(framework, [np.int32([1])])
-    for tree in ([], {}, [None], [integers]):
-        assert gx.on_backward(gx.scale(2.0))(tree) == tree
-
-
-@pytest.mark.parametrize("framework", EAGER)
-def test_integers_beside_what_flows(framework: str) -> None:
-    (steps,) = constants(framework, [np.int32([1, 2])])
-    clip = gx.on_backward(gx.clip_norm(1.0))
-    (found,) = EAGER[framework](lambda x: total(clip({"n": steps, "x": x})["x"] * 3.0), np.float32([0.0]))
-    assert_ulp(found, [1.0])
+    for tree in ([], {}, [None], {"a": None, "b": []}):
+        for use in (CLIP, gx.reverse_gradient, gx.stop_gradient, gx.straight_through(lambda x: x)):
+            assert use(tree) == tree
+    assert CLIP([integers]) == [integers]
 
 
 # --- limits that are arrays ------------------------------------------------------------------------------------------
 
 
+ARRAYS: dict[str, tuple[Any, Function, list[float]]] = {
+    "a limit": (
+        np.float32(2.0),
+        lambda c: gx.on_backward(gx.chain(gx.partition({"**": gx.clip_norm(c)}), gx.scale(0.5))),
+        [0.6, 0.8],
+    ),
+    "a factor": (np.float32(0.5), lambda factor: lambda x: gx.reverse_gradient(x, factor), [-15.0, -20.0]),
+    "integers beside what flows": (np.int32([1, 2]), lambda n: lambda x: CLIP({"n": n, "x": x})["x"], [0.6, 0.8]),
+}
+
+
 @pytest.mark.parametrize("framework", EAGER)
-def test_a_limit_that_is_an_array(framework: str) -> None:
-    (limit,) = constants(framework, [np.float32(2.0)])
-    tx = gx.chain(gx.partition({"**": gx.clip_norm(limit)}), gx.scale(0.5))
-    weights = np.float32([30.0, 40.0])
-    found = EAGER[framework](lambda x, w: total(gx.on_backward(tx)(x) * w), weights * 0, weights)[0]
-    assert_ulp(found, [0.6, 0.8])
-
-
-def test_a_limit_that_is_a_tracer() -> None:
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-
-    def slope(limit: Any, w: Any) -> Any:
-        return jax.grad(lambda x: jnp.sum(gx.on_backward(gx.clip_norm(limit))(x) * w))(jnp.zeros(2))
-
-    w = jnp.array([30.0, 40.0])
-    assert_ulp(jax.jit(slope)(1.0, w), [0.6, 0.8])
-    found = jax.vmap(slope, (0, None))(jnp.array([1.0, 2.0]), w)
-    assert_ulp(found, [[0.6, 0.8], [1.2, 1.6]])
-    _, outs = jax.lax.scan(lambda c, limit: (c, slope(limit, w)), 0.0, jnp.array([1.0, 2.0]))
-    assert_ulp(outs, [[0.6, 0.8], [1.2, 1.6]])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_the_framework(name: str, framework: str) -> None:
+    number, make, wanted = ARRAYS[name]
+    function = make(*constants(framework, [number]))
+    assert_ulp(EAGER[framework](lambda x, w: total(function(x) * w), WEIGHTS * 0, WEIGHTS)[0], wanted)
 
 
 def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
@@ -233,20 +250,6 @@ def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
     limit.assign(2.0)
     assert_ulp(slope(tf.zeros(2)), [1.2, 1.6])
     assert len(traces) == 1
-
-
-def test_arrays_anywhere_in_a_transformation_may_be_tracers_of_what_is_within_the_gradient() -> None:
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-    limits, factors, w = jnp.array([100.0, 2.0]), jnp.array([2.0, 3.0]), jnp.array([30.0, 10.0])
-
-    def transformed(x: Any, limit: Any, factor: Any) -> Any:
-        tx = gx.chain(gx.partition({"**": gx.clip_norm(limit, ord=1)}), gx.scale(factor))
-        return gx.on_backward(tx)(x)
-
-    slope = jax.grad(lambda x: jnp.sum(jax.vmap(transformed)(x, limits, factors) * w))
-    for gradient in (slope, jax.jit(slope)):
-        assert_ulp(gradient(jnp.zeros((2, 2))), [[60.0, 20.0], [4.5, 1.5]])
 
 
 # --- per example, and twice ------------------------------------------------------------------------------------------
@@ -305,49 +308,7 @@ def test_sparse_gradients_flow_back_sparse() -> None:
     assert_ulp(tf.convert_to_tensor(found), np.float32([[6.0], [0.0], [4.0]]) / np.sqrt(np.float32(52)))
 
 
-# --- reversed, stopped, straight through -----------------------------------------------------------------------------
-
-
-def test_reversed(gradient: Function) -> None:
-    (found,) = gradient(lambda x: total(gx.reverse_gradient(x) * 3.0), np.float32([1.0, 2.0]))
-    assert_ulp(found, [-3.0, -3.0], ulp=0)
-    (found,) = gradient(lambda x: total(gx.reverse_gradient(x, 0.25) * 3.0), np.float32([1.0, 2.0]))
-    assert_ulp(found, [-0.75, -0.75], ulp=0)
-
-
-@pytest.mark.parametrize("framework", EAGER)
-def test_reversed_by_an_array(framework: str) -> None:
-    (factor,) = constants(framework, [np.float32(0.5)])
-    (found,) = EAGER[framework](lambda x: total(gx.reverse_gradient(x, factor) * 3.0), np.float32([1.0]))
-    assert_ulp(found, [-1.5], ulp=0)
-
-
-def test_stopped(gradient: Function) -> None:
-    (found,) = gradient(lambda x: total(gx.stop_gradient({"a": x})["a"] * x), np.float32([3.0, 2.0]))
-    assert_ulp(found, [3.0, 2.0], ulp=0)
-
-
-def test_case_9_the_value_of_one_function_and_the_derivative_of_another(gradient: Function) -> None:
-    through = gx.straight_through(lambda x: gx.xp(x).exp(x), lambda x: x * x)
-    (found,) = gradient(lambda x: total(through(x) * 3.0), np.float32([2.0, -1.0]))
-    assert_ulp(found, [12.0, -6.0], ulp=0)
-
-
-RECIPES: dict[str, tuple[Function, Function | None, Any, Any]] = {
-    "sign, hard tanh": (lambda x: gx.xp(x).sign(x), gx.clip_value(1.0), [-0.5, 3.0], [1.0, 0.0]),
-    "sign": (lambda x: gx.xp(x).sign(x), None, [-0.5, 3.0], [1.0, 1.0]),
-    "round": (lambda x: gx.xp(x).floor(x + 0.5), None, [0.4, 1.6], [1.0, 1.0]),
-    "clip": (gx.clip_value(1.0), None, [0.5, 3.0], [1.0, 1.0]),
-    "tanh": (lambda x: gx.xp(x).sign(x), lambda x: gx.xp(x).tanh(x), [0.0, 20.0], [1.0, 0.0]),
-}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes(gradient: Function, name: str) -> None:
-    forward, backward, point, wanted = RECIPES[name]
-    through = gx.straight_through(forward) if backward is None else gx.straight_through(forward, backward)
-    (found,) = gradient(lambda x: total(through(x)), np.float32(point))
-    np.testing.assert_allclose(array(found), wanted, atol=1e-6)
+# --- straight through ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("framework", EAGER)
@@ -378,21 +339,6 @@ def test_straight_through_in_jax() -> None:
     assert_ulp(slope, 3 * np.asarray(x) ** 2)
     assert_ulp(jax.vmap(jax.grad(jax.grad(through)))(x), 6 * np.asarray(x))
     assert_ulp(jax.vmap(through)(x[:, None])[:, 0], value)
-
-
-def test_a_tree_through() -> None:
-    jax = pytest.importorskip("jax")
-    through = gx.straight_through(
-        lambda t: {"a": jax.numpy.sign(t["a"]), "n": 3, "b": None}, lambda t: {"a": t["a"] * 2, "n": 4, "b": None}
-    )
-    assert through({"a": jax.numpy.ones(1)})["n"] == 3
-    found = jax.grad(lambda x: through({"a": x})["a"].sum())(jax.numpy.ones(2))
-    assert found.tolist() == [2.0, 2.0]
-
-
-@pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(lambda x: x)])
-def test_trees_without_arrays(use: Any) -> None:
-    assert use({"a": None, "b": []}) == {"a": None, "b": []}
 
 
 ONES = np.ones(2, np.float32)
@@ -439,62 +385,117 @@ def test_results_that_do_not_fit(framework: str) -> None:
 
 # --- within JAX's transformations, and other libraries' modules ------------------------------------------------------
 
-CLIP = gx.on_backward(gx.clip_norm(1.0))
-WEIGHTS = np.float32([30.0, 40.0])
+
+def slope(jax: Any, limit: Any) -> Any:
+    """The gradient under a clip."""
+    return jax.grad(lambda x: (gx.on_backward(gx.clip_norm(limit))(x) * WEIGHTS).sum())(jax.numpy.zeros(2))
 
 
-def test_scan_and_checkpoint() -> None:
+def of_tracers(jax: Any, wrap: Function) -> Any:
+    """Limits and factors anywhere in a transform may be tracers from within the gradient."""
+
+    def transformed(x: Any, limit: Any, factor: Any) -> Any:
+        tx = gx.chain(gx.partition({"**": gx.clip_norm(limit, ord=1)}), gx.scale(factor))
+        return gx.on_backward(tx)(x)
+
+    limits, factors, w = (np.float32(x) for x in ([100.0, 2.0], [2.0, 3.0], [30.0, 10.0]))
+    found = jax.grad(lambda x: (jax.vmap(transformed)(x, limits, factors) * w).sum())
+    return wrap(found)(jax.numpy.zeros((2, 2)))
+
+
+def scanned(jax: Any, wrap: Function, compile: Function) -> Any:
     """In each of three backward steps, the carry's gradient is clipped before it is multiplied."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
 
-    def run(x: Any, wrap: Any) -> Any:
+    def run(x: Any) -> Any:
         last, _ = jax.lax.scan(wrap(lambda c, _: (CLIP(c) * 2.0, None)), x, None, length=3)
-        return jnp.sum(last * WEIGHTS)
+        return (last * WEIGHTS).sum()
 
-    for wrap in (lambda f: f, jax.checkpoint):
-        for compiled in (False, True):
-            slope = jax.grad(lambda x, wrap=wrap: run(x, wrap))
-            assert_ulp((jax.jit(slope) if compiled else slope)(jnp.zeros(2)), [0.6, 0.8])
+    return compile(jax.grad(run))(jax.numpy.zeros(2))
 
 
-def test_in_flax_modules() -> None:
-    jax, linen, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
-    jnp = jax.numpy
+def through_a_tree(jax: Any) -> Any:
+    through = gx.straight_through(
+        lambda t: {"a": jax.numpy.sign(t["a"]), "n": 3, "b": None}, lambda t: {"a": t["a"] * 2, "n": 4, "b": None}
+    )
+    assert through({"a": jax.numpy.ones(1)})["n"] == 3
+    return jax.grad(lambda x: through({"a": x})["a"].sum())(jax.numpy.ones(2))
 
-    class Linen(linen.Module):
-        @linen.compact
-        def __call__(self, x: Any) -> Any:
-            return CLIP(linen.Dense(2, use_bias=False)(x))
 
-    class Nnx(nnx.Module):
-        def __init__(self) -> None:
-            self.dense = nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0))
+def through_forward(jax: Any) -> Any:
+    """Nothing flows back through forward."""
 
-        def __call__(self, x: Any) -> Any:
-            return CLIP(self.dense(x))
+    def loss(w: Any) -> Any:
+        made = gx.straight_through(lambda x: [x, w * 2.0], lambda x: [x, jax.numpy.int32(0)])
+        return made(jax.numpy.ones(1))[1].sum()
 
-    x, model = jnp.ones((1, 1)), Linen()
+    return jax.grad(loss)(jax.numpy.ones(1))
+
+
+def without_leaks(jax: Any) -> Any:
+    with jax.checking_leaks():
+        return jax.jit(jax.grad(lambda x: (CLIP({"a": x})["a"] * WEIGHTS).sum()))(jax.numpy.zeros(2))
+
+
+def linen_module(jax: Any) -> Any:
+    linen = pytest.importorskip("flax.linen")
+    model, x = linen.Sequential([linen.Dense(2, use_bias=False), CLIP]), np.ones((1, 1), np.float32)
     params = model.init(jax.random.key(0), x)
-    found = jax.jit(jax.grad(lambda p: jnp.sum(model.apply(p, x) * WEIGHTS)))(params)
-    assert_ulp(found["params"]["Dense_0"]["kernel"], [[0.6, 0.8]])
-    assert_ulp(nnx.grad(lambda m: jnp.sum(m(x) * WEIGHTS))(Nnx()).dense.kernel[...], [[0.6, 0.8]])
+    found = jax.jit(jax.grad(lambda p: (model.apply(p, x) * WEIGHTS).sum()))(params)
+    return found["params"]["layers_0"]["kernel"][0]
 
 
-def test_in_an_equinox_module() -> None:
-    jax, equinox = pytest.importorskip("jax"), pytest.importorskip("equinox")
+def nnx_module(jax: Any) -> Any:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Sequential(nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0)), CLIP)
+    found = nnx.grad(lambda m: (m(jax.numpy.ones((1, 1))) * WEIGHTS).sum())(model)
+    return found["layers"][0]["kernel"][...][0]
 
-    class Model(equinox.Module):
-        dense: Any
 
-        def __call__(self, x: Any) -> Any:
-            return CLIP(self.dense(x))
-
-    model = Model(equinox.nn.Linear(1, 2, use_bias=False, key=jax.random.key(0)))
+def equinox_module(jax: Any) -> Any:
+    equinox = pytest.importorskip("equinox")
+    dense = equinox.nn.Linear(1, 2, use_bias=False, key=jax.random.key(0))
+    model = equinox.nn.Sequential([dense, equinox.nn.Lambda(CLIP)])
+    assert type(gx.on_backward(gx.clip_global_norm(1.0))(dense)) is type(dense)  # a module is a tree of arrays
     found = equinox.filter_jit(equinox.filter_grad(lambda m: (m(jax.numpy.ones(1)) * WEIGHTS).sum()))(model)
-    assert_ulp(found.dense.weight, [[0.6], [0.8]])
-    whole = gx.on_backward(gx.clip_global_norm(1.0))(model)  # a module is a tree of arrays
-    assert type(whole) is Model
+    return found[0].weight[:, 0]
+
+
+def itself(function: Function) -> Function:
+    return function
+
+
+CLIPPED, OF_TRACERS = [0.6, 0.8], [[60.0, 20.0], [4.5, 1.5]]
+JAX: dict[str, tuple[Function, list[Any]]] = {
+    "a traced limit": (lambda jax: jax.jit(functools.partial(slope, jax))(1.0), CLIPPED),
+    "limits under vmap": (
+        lambda jax: jax.vmap(functools.partial(slope, jax))(np.float32([1.0, 2.0])), [[0.6, 0.8], [1.2, 1.6]]
+    ),
+    "limits in a scan": (
+        lambda jax: jax.lax.scan(lambda c, limit: (c, slope(jax, limit)), 0.0, np.float32([1.0, 2.0]))[1],
+        [[0.6, 0.8], [1.2, 1.6]],
+    ),
+    "tracers from within the gradient": (lambda jax: of_tracers(jax, itself), OF_TRACERS),
+    "such tracers, compiled": (lambda jax: of_tracers(jax, jax.jit), OF_TRACERS),
+    "scan": (lambda jax: scanned(jax, itself, itself), CLIPPED),
+    "scan, compiled": (lambda jax: scanned(jax, itself, jax.jit), CLIPPED),
+    "checkpoint": (lambda jax: scanned(jax, jax.checkpoint, itself), CLIPPED),
+    "checkpoint, compiled": (lambda jax: scanned(jax, jax.checkpoint, jax.jit), CLIPPED),
+    "an unsigned scale": (
+        lambda jax: jax.grad(lambda x: gx.reverse_gradient(x, np.uint8(2)).sum())(jax.numpy.ones(1)), [-2.0]
+    ),
+    "no leaks": (without_leaks, CLIPPED),
+    "a tree straight through": (through_a_tree, [2.0, 2.0]),
+    "nothing through forward": (through_forward, [0.0]),
+    "flax.linen": (linen_module, CLIPPED),
+    "flax.nnx": (nnx_module, CLIPPED),
+    "equinox": (equinox_module, CLIPPED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JAX)
+def test_in_jax(name: str) -> None:
+    found, wanted = JAX[name]
+    assert_ulp(found(pytest.importorskip("jax")), wanted)
 
 
 # --- PyTorch's modules, compiled from cold ---------------------------------------------------------------------------
@@ -510,6 +511,7 @@ def test_modules() -> None:
     assert "clip_norm(1.0)" in repr(model)
     assert "scale=0.5" in repr(model)
     assert model.state_dict()["1.scale"] == 0.5
+    assert repr(pickle.loads(pickle.dumps(model))) == repr(model)
     layers[1].scale.fill_(2.0)
     x.grad = None
     (model(x) * torch.tensor(WEIGHTS)).sum().backward()
@@ -647,12 +649,6 @@ def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_gr
             assert_ulp(x.grad, wanted)
 
 
-def test_modules_are_pickled() -> None:
-    pytest.importorskip("torch")
-    for module in (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5)):
-        assert repr(pickle.loads(pickle.dumps(module))) == repr(module)
-
-
 def test_the_input_is_not_held() -> None:
     torch = pytest.importorskip("torch")
     x = torch.zeros(2, requires_grad=True)
@@ -664,30 +660,6 @@ def test_the_input_is_not_held() -> None:
     assert held() is None
     (y * torch.tensor(WEIGHTS)).sum().backward()
     assert_ulp(x.grad, [1.2, 1.6])
-
-
-def test_no_tracer_is_leaked() -> None:
-    jax = pytest.importorskip("jax")
-    with jax.checking_leaks():
-        slope = jax.jit(jax.grad(lambda x: (CLIP({"a": x})["a"] * WEIGHTS).sum()))
-        assert_ulp(slope(jax.numpy.zeros(2)), [0.6, 0.8])
-
-
-def test_an_unsigned_scale() -> None:
-    jax = pytest.importorskip("jax")
-    found = jax.grad(lambda x: gx.reverse_gradient(x, jax.numpy.uint8(2)).sum())(jax.numpy.ones(1))
-    assert found.tolist() == [-2.0]
-
-
-def test_nothing_flows_back_through_forward() -> None:
-    jax = pytest.importorskip("jax")
-    w = jax.numpy.ones(1)
-
-    def loss(w: Any) -> Any:
-        made = gx.straight_through(lambda x: [x, w * 2.0], lambda x: [x, jax.numpy.int32(0)])
-        return made(jax.numpy.ones(1))[1].sum()
-
-    assert jax.grad(loss)(w).tolist() == [0.0]
 
 
 def test_each_of_two_shards_is_clipped_by_itself() -> None:

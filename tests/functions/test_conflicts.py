@@ -13,17 +13,16 @@ from support import (
     EAGER,
     FRAMEWORKS,
     GRAPHS,
-    INDUCTOR,
     MODES,
     XLA,
     array,
     arrays,
     assert_bits,
     assert_sums,
+    by_inductor,
     call,
     slow,
     tensors,
-    without_generated_code,
 )
 
 import gradxform as gx
@@ -43,17 +42,16 @@ def all_of(*trees: Any) -> dict[str, Any]:
     return {name: function(list(trees)) for name, function in FUNCTIONS.items()}
 
 
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
+@pytest.mark.usefixtures("graph_alone")
 @slow(XLA, framework="jax", mode="compiled")
 @slow(XLA, lambda framework, mode, dtype: dtype == "float64" and (framework, mode) in HEAVY)
 @slow(EAGER, framework="jax", mode="eager")
 @slow(GRAPHS, framework="tensorflow", mode="compiled", dtype=("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_right_numbers(framework: str, mode: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All dtypes are combined in float64, for which test_conflicts_ranges.py lets inductor generate code as well."""
-    if (framework, mode) == ("torch", "compiled") and dtype != "float32":
-        without_generated_code(monkeypatch)
+def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
+    """All dtypes are combined in float64, for which test_conflicts_ranges.py lets inductor generate code."""
     trees = conflicts.trees(DTYPES[dtype])
     found = call(framework, mode, all_of, *trees)
     rows = np.stack([conflicts.flat(tree) for tree in trees])

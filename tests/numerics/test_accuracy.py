@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support import INDUCTOR, LARGE, MILLION, MODES, XLA, array, assert_ulp, call, slow
+from support import INDUCTOR, LARGE, MILLION, MODES, XLA, array, assert_ulp, call, in_mode, slow, tensors
 
 import gradxform as gx
 from gradxform.core.tree import Tree
@@ -31,15 +32,21 @@ def right_norm(values: Any) -> float:
     return unit * float(sum(np.dot(block / unit, block / unit) for block in blocks(values)) ** 0.5)
 
 
-def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
-    """Assert that the norm is within 1 ULP of float32, and the clipped leaf within its budget."""
+@functools.cache
+def norm_and_clip(framework: str, mode: str, limit: float, *_kind: Any) -> Any:
+    """The norm of a leaf and the leaf, clipped; leaves of one shape and dtype share compiled code."""
 
     def run(leaf: Any) -> Any:
         view = Tree.read([leaf])
         assert view is not None
         return view.global_norm().value, gx.clip_norm(limit)(leaf)
 
-    norm, clipped = call(framework, mode, run, values)
+    return in_mode(framework, mode, run)
+
+
+def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
+    """Assert that the norm is within 1 ULP of float32, and the clipped leaf within its budget."""
+    norm, clipped = norm_and_clip(framework, mode, limit, values.shape, values.dtype)(tensors(framework, values))
     right = right_norm(values)
     assert max_ulp(np.float32(array(norm)), np.float32(right)) <= 1, (float(norm), right)
     budget = 1 if values.itemsize == 2 else 2

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support import (
     EAGER,
-    INDUCTOR,
     INF,
     MODES,
     NAN,
@@ -18,17 +17,15 @@ from support import (
     arrays,
     assert_bits,
     assert_ulp,
+    by_inductor,
     call,
     f16,
     f32,
     slow,
-    without_generated_code,
 )
 
 import gradxform as gx
 from gradxform.proof import parity
-
-by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 
 
 def c64(*values: complex) -> Any:
@@ -80,16 +77,13 @@ HUGE = [
 ]
 
 
+@pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @slow(XLA, framework=("jax", "tensorflow"), mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize(("limit", "tree"), HUGE)
-def test_huge_and_tiny_complex_numbers(
-    limit: float, tree: list[Any], framework: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str, mode: str) -> None:
     """Inductor has no code for complex numbers; the table has a clip for which it takes its time to say so."""
-    if (framework, mode) == ("torch", "compiled"):
-        without_generated_code(monkeypatch)
     chosen = (gx.clip_norm(limit), gx.clip_global_norm(limit), gx.clip_norm(limit, axes=0))
     found = call(framework, mode, lambda tree: [tx(tree) for tx in chosen], tree)
     for tx, out in zip(chosen, found, strict=True):

@@ -12,7 +12,6 @@ from support import (
     EVERY_MODE,
     FRAMEWORKS,
     GRAPHS,
-    INDUCTOR,
     INF,
     MODES,
     NAN,
@@ -20,6 +19,7 @@ from support import (
     array,
     assert_bits,
     assert_ulp,
+    by_inductor,
     call,
     f32,
     in_mode,
@@ -34,7 +34,6 @@ import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference
 
-by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 FIELDS = ("norm_before", "norm_after", "factor", "clipped", "nonfinite_count")
 
 
@@ -90,6 +89,7 @@ def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str)
         assert {found[f"{name}/nonfinite_count"].dtype.name for name in PARTS} == {"int32"}
 
 
+@pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @slow(XLA, framework="jax")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
@@ -161,6 +161,7 @@ def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) ->
 # --- whether it clipped ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("graph_alone")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
@@ -214,6 +215,7 @@ def test_in_place(framework: str) -> None:
 # --- zero, and what is not finite ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_zero_and_what_is_not_finite(framework: str, mode: str) -> None:
@@ -420,6 +422,7 @@ def test_in_optax_around_optax_and_in_a_scan() -> None:
 TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}, "unused": None}
 
 
+@pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_by_path(framework: str, mode: str) -> None:
@@ -483,6 +486,7 @@ def test_integers_have_no_gradient_norm(function: Any) -> None:
         function({"a": np.ones(2)}, ord=0.5)
 
 
+@pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @slow(XLA, framework="jax", mode="compiled")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
