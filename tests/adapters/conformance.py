@@ -5,6 +5,7 @@ A driver trains parameters, given by path, with one way to use gradxform; what i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,6 +53,8 @@ class Driver:
     compiles_scaling: ClassVar[bool] = False
     skips: ClassVar[bool] = True
     """Steps can be left out."""
+    losses: ClassVar[bool] = True
+    """Steps take a loss."""
     checks_first: ClassVar[bool] = False
     """Patterns are checked before the first step."""
     by_identity: ClassVar[bool] = False
@@ -69,8 +72,8 @@ class Driver:
         """
         raise NotImplementedError
 
-    def step(self, gradients: Leaves) -> None:
-        """Take a step with gradients before loss scaling; sparse ones are (rows, values)."""
+    def step(self, gradients: Leaves, **loss: Any) -> None:
+        """Take a step with gradients before loss scaling; sparse ones are (rows, values); `value` may be its loss."""
         raise NotImplementedError
 
     def read(self) -> Leaves:
@@ -97,7 +100,7 @@ class Driver:
 
     state: Any
 
-    def flush(self) -> None:
+    def flush(self, **loss: Any) -> None:
         """Apply what an unfinished window holds."""
         raise NotImplementedError
 
@@ -171,9 +174,9 @@ class Oracle:
         self.tx, self.params, self.sign = tx, params, -1 if driver.on_updates else 1
         self.state = tx.init(params)
 
-    def step(self, gradients: Leaves) -> Leaves:
+    def step(self, gradients: Leaves, /, **beside: Any) -> Leaves:
         given = {path: None if g is None else np.asarray(self.sign * g, g.dtype) for path, g in gradients.items()}
-        return self.moved(*self.tx.update(given, self.state, self.params))
+        return self.moved(*self.tx.update(given, self.state, self.params, **beside))
 
     def flush(self) -> Leaves:
         return self.moved(*gx.flush(self.tx, self.state, self.params))
@@ -273,17 +276,20 @@ def _(driver: Kind, folder: Path) -> None:
 @case("optimizers of updates", lambda driver: driver.on_updates)
 def _(driver: Kind, folder: Path) -> None:
     """Each step moves parameters by what `update` gives for the updates that the optimizer makes alone."""
-    tx = gx.chain(gx.clip_global_norm(0.1), gx.trace(0.5))
-    for optimizer in driver.optimizers:
-        run, plain, oracle = driver(tx, ONES, optimizer), driver(None, ONES, optimizer), Oracle(tx, ONES, driver)
-        for i in range(4):
-            oracle.params = run.read()
-            plain.assign(oracle.params)
-            for each in (run, plain):
-                each.step(drawn(i))
-            wanted = oracle.step({path: oracle.params[path] - new for path, new in plain.read().items()})
-            for path, value in run.read().items():
-                np.testing.assert_allclose(value, wanted[path], rtol=2e-6, atol=2e-6)
+    limits = gx.chain(gx.clip_rms(0.05), gx.clip_adaptive(0.04, axes="torch"))
+    for tx in (gx.chain(gx.clip_global_norm(0.1), gx.trace(0.5)), limits, gx.cautious()):
+        for optimizer in driver.optimizers:
+            run, plain, oracle = driver(tx, ONES, optimizer), driver(None, ONES, optimizer), Oracle(tx, ONES, driver)
+            for i in range(4):
+                oracle.params = run.read()
+                plain.assign(oracle.params)
+                for each in (run, plain):
+                    each.step(drawn(i))
+                made = {path: oracle.params[path] - new for path, new in plain.read().items()}
+                descent = {path: -gradient for path, gradient in drawn(i).items()}  # the direction of such updates
+                wanted = oracle.step(made, **({"gradients": descent} if "gradients" in tx.traits.needs else {}))
+                for path, value in run.read().items():
+                    np.testing.assert_allclose(value, wanted[path], rtol=2e-6, atol=2e-6)
 
 
 @case("unchanged")
@@ -442,6 +448,25 @@ for _name, _tx in FLUSHED.items():
                 assert_state(run.state, oracle.state)
                 assert (bits(run.read()) != bits(ZEROS)) is held
                 assert name == "in masks" or bool(run.ask(gx.has_updated)) is held
+
+
+@case("the loss", lambda driver: driver.stateful and driver.skips and driver.losses)
+def _(driver: Kind, folder: Path) -> None:
+    """A step whose loss spikes is left out, a window is flushed with its loss, and no loss is an error."""
+    of_loss = functools.partial(gx.skip_spikes, threshold=3.0, window=4, of="loss")
+    run, moves = driver(None, ONES, (*driver.optimizers, "sgd")[0], around=of_loss), []
+    for loss in (1.0, 2.0, 9.0, 2.0):
+        before = bits(run.read())
+        run.step(drawn(0), value=np.float32(loss))
+        moves.append(bits(run.read()) != before)
+    assert moves == [True, True, False, True]
+    with pytest.raises(ValueError, match=r"needs the loss.*value=loss"):  # one loss is for one step
+        run.step(drawn(0))
+    run = driver(gx.accumulate(of_loss(gx.identity()), 3), ONES)
+    run.step(drawn(0), value=np.float32(2.0))
+    assert bits(run.read()) == bits(ONES)
+    run.flush(value=np.float32(2.0))
+    assert bits(run.read()) != bits(ONES)
 
 
 @case("nothing to flush", stateful)

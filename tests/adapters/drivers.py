@@ -50,15 +50,15 @@ class NumpyApply(ByHand):
         self.assign(params)
         self._state = self.tx.init(self.params) if isinstance(self.tx, gx.GradientTransformation) else None
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         given = {path: None if g is None else np.array(g) for path, g in gradients.items()}
-        self._state = gx.numpy.apply_(self.tx, given, self._state, self.params)
+        self._state = gx.numpy.apply_(self.tx, given, self._state, self.params, **loss)
         self.assign(
             {path: p if given[path] is None else np.asarray(p - given[path]) for path, p in self.params.items()}
         )
 
-    def flush(self) -> None:
-        updates, self._state = gx.flush(self.tx, self._state, self.params)
+    def flush(self, **loss: Any) -> None:
+        updates, self._state = gx.flush(self.tx, self._state, self.params, **loss)
         self.assign({path: np.asarray(p - updates[path]) for path, p in self.params.items()})
 
     def read(self) -> Leaves:
@@ -108,15 +108,15 @@ class TorchApply(ByHand):
         self.tx = tx
         self._state = None if tx is None else gx.torch.init(tx, self.named)
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         self.fill(gradients)
         if self.tx is not None:
-            self._state = gx.torch.apply_(self.tx, self.named, self._state)
+            self._state = gx.torch.apply_(self.tx, self.named, self._state, **loss)
         if not self.may_skip or gx.has_updated(self._state):
             self.optimizer.step()
 
-    def flush(self) -> None:
-        self._state = gx.torch.apply_(self.tx, self.named, self._state, flush=True)
+    def flush(self, **loss: Any) -> None:
+        self._state = gx.torch.apply_(self.tx, self.named, self._state, flush=True, **loss)
         if gx.has_updated(self._state):
             self.optimizer.step()
 
@@ -168,13 +168,13 @@ class TorchAttach(TorchApply):
     def state(self, state: Any) -> None:
         self.attached.state = state
 
-    def flush(self) -> None:
-        self.attached.flush()
+    def flush(self, **loss: Any) -> None:
+        self.attached.flush(**loss)
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         if self.scale is None:
             self.fill(gradients)
-            self.optimizer.step()
+            self.optimizer.step(**loss)
             return
         self.optimizer.zero_grad()
         given = zip(self.named.values(), tensors("torch", gradients).values(), strict=True)
@@ -199,14 +199,14 @@ class TorchAttach(TorchApply):
 
 
 class TorchClosure(TorchAttach):
-    """A closure makes the gradients within the step."""
+    """A closure makes the gradients within the step, and returns the loss."""
 
     name = "torch.attach, closure"
     optimizers, scales = ("momentum", "adamw"), ()
     transforms = ("several", "masks, freeze", "schedules", "parameters")
 
-    def step(self, gradients: Leaves) -> None:
-        self.optimizer.step(lambda: self.fill(gradients))
+    def step(self, gradients: Leaves, **loss: Any) -> None:
+        self.optimizer.step(lambda: self.fill(gradients) or loss.get("value"))
 
 
 class TorchUpdates(TorchAttach):
@@ -255,19 +255,19 @@ class TensorFlowApply(Driver):
     def start(self, tx: Any) -> None:
         self.tx, self.run = tx, type(self).mode(self.train)
 
-    def transformed(self, pairs: Any) -> Any:
+    def transformed(self, pairs: Any, **loss: Any) -> Any:
         return gx.tensorflow.apply(self.tx, pairs, params=list(self.variables.values()))
 
-    def train(self, gradients: Leaves) -> Any:
+    def train(self, gradients: Leaves, **loss: Any) -> Any:
         pairs: Any = [(g, self.variables[path]) for path, g in gradients.items()]
         if self.may_skip:
-            return self.processor.apply_gradients(self.optimizer, pairs)
-        pairs = [(g, v) for g, v in (pairs if self.tx is None else self.transformed(pairs)) if g is not None]
+            return self.processor.apply_gradients(self.optimizer, pairs, **loss)
+        pairs = [(g, v) for g, v in (pairs if self.tx is None else self.transformed(pairs, **loss)) if g is not None]
         if self.optimizer is None or not pairs:
             return [v.assign_sub(g) for g, v in pairs]
         return self.optimizer.apply_gradients(pairs)
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         import tensorflow as tf
 
         def rows(given: Any, shape: Any) -> Any:
@@ -277,7 +277,8 @@ class TensorFlowApply(Driver):
             {
                 path: rows(g, self.variables[path].shape) if isinstance(g, tuple) else tensors("tensorflow", g)
                 for path, g in gradients.items()
-            }
+            },
+            **tensors("tensorflow", loss),
         )
 
     def read(self) -> Leaves:
@@ -298,8 +299,8 @@ class Processor(TensorFlowApply):
         super().start(tx)
         self.processor = None if tx is None else gx.tensorflow.GradientProcessor(tx, list(self.variables.values()))
 
-    def transformed(self, pairs: Any) -> Any:
-        return self.processor(pairs)
+    def transformed(self, pairs: Any, **loss: Any) -> Any:
+        return self.processor(pairs, **loss)
 
     @property
     def handle(self) -> Any:
@@ -313,9 +314,9 @@ class Processor(TensorFlowApply):
     def state(self, state: Any) -> None:
         self.processor.state = state
 
-    def flush(self) -> None:
+    def flush(self, **loss: Any) -> None:
         def flushed() -> Any:
-            return [variable.assign_sub(gradient) for gradient, variable in self.processor.flush()]
+            return [variable.assign_sub(gradient) for gradient, variable in self.processor.flush(**loss)]
 
         type(self).mode(flushed)()
 
@@ -364,7 +365,7 @@ class Session(Processor):
     """A TF1 graph, with a train op for each set of gradients."""
 
     name = "tensorflow.GradientProcessor, session"
-    by_identity = sets = has_paths = False
+    by_identity = sets = has_paths = losses = False
     optimizers = ("v1 momentum", "v1 adam")
     use_resource = False
 
@@ -404,7 +405,7 @@ class Session(Processor):
         self.session.run(self.v1.variables_initializer(set(self.v1.global_variables()) - there))
         return places, op
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         kind = tuple(type(g) for g in gradients.values())
         with self.graph.as_default():
             if kind not in self.ops:
@@ -428,7 +429,7 @@ class Session(Processor):
         with self.graph.as_default():
             return self.session.run(question(self.processor.state))
 
-    def flush(self) -> None:
+    def flush(self, **loss: Any) -> None:
         with self.graph.as_default():
             pairs = self.processor.flush()
             self.session.run([variable.assign_sub(gradient) for gradient, variable in pairs])
@@ -508,12 +509,12 @@ class Optax(ByHand):
     def optimizer_state(self, state: Any) -> None:
         self.full = (self.full[0], *state)
 
-    def step(self, gradients: Leaves) -> None:
-        updates, self.full = self.update(tensors("jax", gradients), self.full, tensors("jax", self.params))
+    def step(self, gradients: Leaves, **loss: Any) -> None:
+        updates, self.full = self.update(tensors("jax", gradients), self.full, tensors("jax", self.params), **loss)
         self.params |= {path: np.asarray(self.params[path] + array(u)) for path, u in updates.items() if u is not None}
 
-    def flush(self) -> None:
-        updates, self._state = self.flushed(self._state, tensors("jax", self.params))
+    def flush(self, **loss: Any) -> None:
+        updates, self._state = self.flushed(self._state, tensors("jax", self.params), **loss)
         self.params |= {path: np.asarray(p - array(updates[path])) for path, p in self.params.items()}
 
     @property
@@ -554,18 +555,19 @@ class MlxWrap(Driver):
 
         return tree_unflatten([(path.replace("/", "."), leaf) for path, leaf in leaves.items()]) if leaves else {}
 
-    def step(self, gradients: Leaves) -> None:
+    def step(self, gradients: Leaves, **loss: Any) -> None:
         given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
         given = given or self.optimizer.apply_gradients({}, {})  # an error within mx.compile would spoil its arrays
-        self.move(self.optimizer.apply_gradients, given, self.tree(self.params))
+        self.move(self.optimizer.apply_gradients, given, self.tree(self.params), **loss)
 
-    def flush(self) -> None:
-        self.move(self.optimizer.flush, self.tree(self.params))
+    def flush(self, **loss: Any) -> None:
+        self.move(self.optimizer.flush, self.tree(self.params), **loss)
 
-    def move(self, method: Any, *trees: Any) -> None:
+    def move(self, method: Any, *trees: Any, **loss: Any) -> None:
         from mlx.utils import tree_flatten
 
-        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(self.compiled(method)(*trees))}
+        moved = self.compiled(method)(*trees, **tensors("mlx", loss))
+        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(moved)}
 
     def compiled(self, method: Any) -> Any:
         return method

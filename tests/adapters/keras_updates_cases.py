@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -107,22 +105,6 @@ def test_a_constraint_comes_after() -> None:
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_model_that_is_saved_goes_on_bit_by_bit(tmp_path: Path) -> None:
-    tx = gx.chain(
-        gx.masked(gx.trace(0.5), "**/kernel"), gx.clip_rms(0.01), gx.skip_nonfinite(gx.clip_global_norm(0.05))
-    )
-    model = network()
-    model.compile(wrapped(opt.AdamW(0.01), tx), loss="mse")
-    fit(model).save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert repr(again.optimizer) == repr(model.optimizer) == f"<keras.wrap: {tx!r} on updates of AdamW>"
-    assert bits(fit(model).get_weights()) == bits(fit(again).get_weights())
-    copied = pickle.loads(pickle.dumps(wrapped(opt.AdamW(0.01), tx)))  # Keras cannot pickle one that is built
-    assert repr(copied) == repr(model.optimizer)
-    assert opt.deserialize(opt.serialize(copied)).get_config()["on"] == "updates"
-    assert "on" not in gx.keras.wrap(opt.SGD(0.1), gx.scale(1.0)).get_config()
 
 
 def test_an_embedding() -> None:

@@ -62,9 +62,9 @@ class OnReplicas:
         super().start(tx)
         self.run = type(self).mode(self.everywhere)
 
-    def everywhere(self, gradients: Leaves) -> None:
+    def everywhere(self, gradients: Leaves, **loss: Any) -> None:
         def step() -> None:
-            self.train({path: share(g) for path, g in gradients.items()})
+            self.train({path: share(g) for path, g in gradients.items()}, **loss)
 
         self.strategy.run(step)
 

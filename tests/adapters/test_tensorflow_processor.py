@@ -402,27 +402,3 @@ def test_a_step_that_may_be_skipped_changes_no_setting_of_tensorflow() -> None:
             session.run(step, {given: gradient})
         assert session.run(w).tolist() == [0.25, -0.5]  # the last step has half of the first one's momentum
     assert seen == [v1.control_flow_v2_enabled()]
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_step_whose_loss_spikes_is_skipped(compiled: bool) -> None:
-    w, moves = variable(), []
-    processor = gx.tensorflow.GradientProcessor(gx.skip_spikes(gx.identity(), 3.0, 4, of="loss"), [w])
-    optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
-
-    def step(loss: Any) -> None:
-        processor.apply_gradients(optimizer, [(tf.constant(W), w)], value=loss)
-
-    step = tf.function(step) if compiled else step
-    for value in (1.0, 2.0, 9.0, 2.0):
-        before = w.numpy()
-        step(tf.constant(value))
-        moves.append(bits(w) != bits(before))
-    assert moves == [True, True, False, True]
-    with pytest.raises(ValueError, match="value=loss"):
-        processor([(tf.constant(W), w)])
-    tx = gx.accumulate(gx.skip_spikes(gx.identity(), of="loss"), 3)
-    processor, before = gx.tensorflow.GradientProcessor(tx, [w]), w.numpy()
-    step(tf.constant(1.0))
-    processor.flush(keras.optimizers.SGD(1.0), value=1.0)
-    assert bits(w) != bits(before)

@@ -121,6 +121,24 @@ def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
 
 
+def test_the_update_clip_of_adafactor() -> None:
+    """Adafactor limits the update's root mean square to its step size, which is a multiple of the parameter's."""
+    ends = []
+    for clip in (True, False):
+        model = Model()
+        optimizer = torch.optim.Adafactor(model.parameters(), lr=0.01, weight_decay=0.0, d=1.0 if clip else 1e30)
+        if not clip:
+            rules = {
+                str(i): gx.clip_adaptive(0.01, eps=1e-3 * p.numel() ** 0.5, axes=tuple(range(p.ndim)))
+                for i, p in enumerate(model.parameters())
+            }
+            gx.torch.attach(optimizer, gx.partition(rules), on="updates")
+        train(optimizer, model, range(10))
+        ends.append(list(model.parameters()))
+    assert_ulp(*([p.detach() for p in end] for end in ends), 10)
+    assert weights(model) != weights(Model())
+
+
 # --- stopped and skipped ---------------------------------------------------------------------------------------------
 
 

@@ -116,30 +116,6 @@ def test_what_cannot_be_wrapped(optimizer: Any, tx: Any, kind: type[Exception], 
         gx.mlx.wrap(optimizer(), tx()).update(model, model.parameters())
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_steps_are_skipped_by_a_loss_that_is_handed_over(compiled: bool) -> None:
-    model = nn.Linear(2, 1, bias=False)
-    tx = gx.skip_spikes(gx.identity(), 3.0, 4, of="loss")
-    optimizer = gx.mlx.wrap(optimizers.SGD(lambda step: 1.0 - step // 4), tx)
-    ones, found = {"weight": mx.ones((1, 2))}, []
-    model.update({"weight": mx.zeros((1, 2))})
-    optimizer.init(model.trainable_parameters())
-    state = [model.state, optimizer.state]
-
-    def step(loss: Any) -> Any:
-        optimizer.update(model, ones, value=loss)
-        return loss
-
-    run = mx.compile(step, inputs=state, outputs=state) if compiled else step
-    for loss in (1.0, 2.0, 9.0, 3.0, 4.0):
-        run(mx.array(loss))
-        found.append(model.weight.tolist()[0][0])
-    assert found == [-1.0, -2.0, -2.0, -3.0, -4.0]
-    assert (optimizer.step.item(), float(optimizer.learning_rate)) == (4, 1.0)
-    with pytest.raises(ValueError, match=r"needs the loss: .* value=loss\) of gx\.mlx\.wrap"):
-        optimizer.update(model, ones)
-
-
 def test_a_name_that_is_not_trainable() -> None:
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     model.layers[0].freeze()
