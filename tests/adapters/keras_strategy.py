@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -51,43 +52,28 @@ def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
     return list(map(float, w.numpy()))
 
 
-def processed(tx: gx.GradientTransformation, compiled: bool) -> Any:
-    """Train a variable for two steps with a processor and an optimizer; return it or the error."""
+def processed(tx: gx.GradientTransformation, way: Any, wrap: Any = tf.function, count: int = 2) -> list[float]:
+    """Train a variable for some steps with a processor; return it and the number of the optimizer's steps."""
     with strategy.scope():
         w = tf.Variable([0.0, 0.0], name="w")
         made = opt.SGD(1.0, momentum=0.5)
         made.build([w])
         processor = gx.tensorflow.GradientProcessor(tx, [w])
-
-    def step() -> None:
-        strategy.run(lambda: processor.apply_gradients(made, [(tf.constant([1.0, 2.0]), w)]))
-
-    step = tf.function(step) if compiled else step
-    try:
-        for _ in range(2):
-            step()
-    except ValueError as error:
-        return str(error)
-    return list(map(float, w.numpy()))
-
-
-def in_two_runs(tx: gx.GradientTransformation) -> list[float]:
-    """Train a variable for four steps as the errors of steps that cannot be skipped say."""
-    with strategy.scope():
-        w = tf.Variable([0.0, 0.0], name="w")
-        made = opt.SGD(1.0, momentum=0.5)
-        made.build([w])
-        processor = gx.tensorflow.GradientProcessor(tx, [w])
-
-    @tf.function
-    def step() -> None:
-        gradients = strategy.run(lambda: [gradient for gradient, _ in processor([(tf.constant([1.0, 2.0]), w)])])
-        if gx.has_updated(processor):
-            strategy.run(lambda own: made.apply_gradients(zip(own, [w], strict=True)), args=(gradients,))
-
-    for _ in range(4):
+    step = wrap(lambda: way(processor, made, w))
+    for _ in range(count):
         step()
     return [*map(float, w.numpy()), int(made.iterations.numpy())]
+
+
+def in_one_run(processor: Any, made: Any, w: Any) -> None:
+    strategy.run(lambda: processor.apply_gradients(made, [(tf.constant([1.0, 2.0]), w)]))
+
+
+def in_two_runs(processor: Any, made: Any, w: Any) -> None:
+    """As the errors of steps that cannot be skipped say."""
+    gradients = strategy.run(lambda: [gradient for gradient, _ in processor([(tf.constant([1.0, 2.0]), w)])])
+    if gx.has_updated(processor):
+        strategy.run(lambda own: made.apply_gradients(zip(own, [w], strict=True)), args=(gradients,))
 
 
 def compiled(dtype: str) -> list[list[float]]:
@@ -106,10 +92,10 @@ def compiled(dtype: str) -> list[list[float]]:
     return [own.numpy().tolist() for own in strategy.experimental_local_results(step())]
 
 
-def refusal(optimizer: Any) -> str:
+def refusal(train: Callable[[], Any]) -> str:
     """Return the error of a step under the strategy."""
     try:
-        steps(optimizer, [[1.0, 2.0], [2.0, 2.0]])
+        train()
     except ValueError as error:
         return str(error)
     return ""
@@ -144,7 +130,9 @@ if __name__ == "__main__":
     found["compiled"] += [compiled(dtype) for dtype in ("float32", "float16", "bfloat16")]
     running.has_only_cpus = only_cpus
     skipping = gx.skip_nonfinite(gx.identity())
-    found["refused"] = refusal(lambda: gx.keras.wrap(opt.SGD(1.0), skipping))
-    found["in two runs"] = in_two_runs(waiting)
-    found["processor"] = [processed(waiting, False), processed(gx.trace(0.0), True), processed(waiting, True)]
+    found["refused"] = refusal(lambda: steps(lambda: gx.keras.wrap(opt.SGD(1.0), skipping), [[1.0, 2.0], [2.0, 2.0]]))
+    found["in two runs"] = processed(waiting, in_two_runs, count=4)
+    found["processor, eager"] = processed(waiting, in_one_run, lambda step: step)
+    found["processor, compiled"] = processed(gx.trace(0.0), in_one_run)
+    found["processor, refused"] = refusal(lambda: processed(waiting, in_one_run))
     print(json.dumps(found))

@@ -63,6 +63,15 @@ def agree(value: Any) -> Any:
     return value
 
 
+def fails(kind: type[Exception], words: str, function: Callable[[], Any]) -> None:
+    try:
+        function()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
 def collectives(function: Callable[[], Any]) -> dict[str, int]:
     """Return the collectives of a call by name."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

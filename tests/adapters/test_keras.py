@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -60,55 +61,41 @@ def under_a_strategy() -> Any:
     return json.loads(run("tensorflow", STRATEGY).stdout.splitlines()[-1])
 
 
-def test_the_limit_holds_for_what_two_replicas_apply_together(under_a_strategy: Any) -> None:
-    """Keras clips in each replica and then sums: twice the limit. gradxform clips the sum."""
-    assert under_a_strategy["replicas"] == 2
-    assert under_a_strategy["native"] == pytest.approx(0.5, rel=1e-5)
-    assert under_a_strategy["gradxform"] == pytest.approx(0.25, rel=1e-5)
-    assert under_a_strategy["gradxform, loss scaled"] == pytest.approx(0.25, rel=1e-5)
+near = functools.partial(pytest.approx, rel=1e-5)
+TRACED = [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+IN_REPLICAS: dict[str, Any] = {
+    "replicas": 2,
+    "native": near(0.5),  # Keras clips in each replica and then sums: twice the limit
+    "gradxform": near(0.25),
+    "gradxform, loss scaled": near(0.25),
+    "sum": [-9.0, -12.0],
+    "clipped": near([-9.0, -12.0]),
+    "state": TRACED,
+    "updates": near([-9.0, -12.0]),  # of the summed gradients, the same in each replica
+    "updates, cautious": [-6.0, -9.0],
+    "updates, accumulated": [-3.0, -4.0],
+    "scaled": TRACED,
+    "scaled, skipped": [0.0, 0.0],  # with an infinite gradient
+    "compiled": [[[1.5, 2.0], [0.25, 0.125]]] * 6,  # by XLA; on CPUs, and if a GPU is visible
+    "in two runs": [-5.0, -10.0, 2],  # two steps, with momentum
+    "processor, eager": [-2.0, -4.0, 1],  # the sum of two replicas, once
+    "processor, compiled": [-5.0, -10.0, 2],  # twice, with momentum
+}
 
 
-def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
-    assert under_a_strategy["sum"] == [-9.0, -12.0]
-    assert under_a_strategy["clipped"] == pytest.approx([-9.0, -12.0], rel=1e-6)
-    assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+@pytest.mark.parametrize("name", IN_REPLICAS)
+def test_two_replicas(under_a_strategy: Any, name: str) -> None:
+    assert under_a_strategy[name] == IN_REPLICAS[name]
 
 
-def test_updates_in_two_replicas(under_a_strategy: Any) -> None:
-    """Each replica computes the same updates, of the summed gradients, and all copies of a variable move."""
-    assert under_a_strategy["updates"] == pytest.approx([-9.0, -12.0], rel=1e-6)
-    assert under_a_strategy["updates, cautious"] == [-6.0, -9.0]
-    assert under_a_strategy["updates, accumulated"] == [-3.0, -4.0]
-
-
-def test_loss_scaling_in_two_replicas(under_a_strategy: Any) -> None:
-    """The loss scale of 4 is undone. A step with an infinite gradient changes neither weights nor state."""
-    assert under_a_strategy["scaled"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
-    assert under_a_strategy["scaled, skipped"] == [0.0, 0.0]
-
-
-def test_what_xla_compiles_in_each_replica(under_a_strategy: Any) -> None:
-    assert under_a_strategy["compiled"] == [[[1.5, 2.0], [0.25, 0.125]]] * 6  # on CPUs, and if a GPU is visible
-
-
-def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_strategy: Any) -> None:
-    assert "skips steps, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
-
-
-def test_what_the_errors_of_steps_that_cannot_be_left_out_say_to_write(under_a_strategy: Any) -> None:
-    refused, (_, _, processor) = under_a_strategy["refused"], under_a_strategy["processor"]
-    for error in (refused, processor):
+def test_steps_that_replicas_cannot_leave_out_are_refused(under_a_strategy: Any) -> None:
+    """What the errors say to write is "in two runs" and "scaled, skipped"."""
+    wrapped, processor = under_a_strategy["refused"], under_a_strategy["processor, refused"]
+    assert "skips steps, which an optimizer under a tf.distribute strategy" in wrapped
+    assert "LossScaleOptimizer" in wrapped
+    assert "an optimizer in a graph under a tf.distribute strategy with several replicas cannot skip steps" in processor
+    for error in (wrapped, processor):
         assert "in one strategy.run" in error and "gx.has_updated(processor)" in error
-    assert under_a_strategy["in two runs"] == [-5.0, -10.0, 2]  # two steps, with momentum
-    assert "LossScaleOptimizer" in refused
-    assert under_a_strategy["scaled, skipped"] == [0.0, 0.0]
-
-
-def test_a_processor_leaves_the_optimizer_of_replicas_alone_where_it_can(under_a_strategy: Any) -> None:
-    eager, compiled, refused = under_a_strategy["processor"]
-    assert eager == [-2.0, -4.0]  # the sum of two replicas, once
-    assert compiled == [-5.0, -10.0]  # twice, with momentum
-    assert "an optimizer in a graph under a tf.distribute strategy with several replicas cannot skip steps" in refused
 
 
 def test_a_state_in_model_parallel_is_sharded_as_keras_shards_momentum() -> None:
