@@ -49,7 +49,10 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("processor.apply_gradients(pairs, old)", TypeError, "processor.apply_gradients(optimizer, grads_and_vars)"),
     ("gx.tensorflow.apply(tx, net)", TypeError, "list(zip(tape.gradient(loss, variables), variables))"),
     ("gx.tensorflow.apply(pairs, tx)", TypeError, "gx.tensorflow.apply(tx, grads_and_vars)"),
-    ("gx.tensorflow.apply(gx.trace(0.5), pairs)", TypeError, "gx.tensorflow.GradientProcessor(tx, variables)"),
+    *(
+        (f"gx.tensorflow.apply({own}, pairs)", TypeError, "gx.tensorflow.GradientProcessor(tx, variables)")
+        for own in ("gx.trace(0.5)", "gx.skip_nonfinite(tx)", "gx.accumulate(tx, 2)")
+    ),
     ("tx(pairs)", ValueError, "gx.tensorflow.apply(tx, pairs)"),
     ("gx.tensorflow.apply(gx.freeze('w:0'), pairs)", ValueError, "did you mean 'w'?"),
     *((f"{call}zip())", ValueError, "list(zip(") for call in ("gx.tensorflow.apply(tx, ", "processor(")),

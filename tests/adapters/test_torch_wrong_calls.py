@@ -140,17 +140,6 @@ def test_a_name_that_is_absent_says_why(typed: str, words: str) -> None:
     assert gx.torch.init(gx.masked(gx.trace(0.5), "embed/**"), tied).trace.keys() >= {"embed/weight"}
 
 
-def test_parameters_in_a_dict() -> None:
-    made = model()
-    named = dict(made.named_parameters())
-    norm = gx.torch.apply_(TX, named, return_norm=True)
-    assert_ulp(norm, [3.4641016][0])
-    assert_ulp(made.weight.grad, [[3**-0.5, 3**-0.5]])
-    assert set(gx.torch.init(gx.trace(0.9), named).trace) == {"weight", "bias"}
-    gx.torch.apply_(gx.clip_value(0.5), torch.nn.ParameterDict(named))
-    assert made.bias.grad.item() == 0.5
-
-
 def test_tensors_whose_gradient_was_put_there() -> None:
     """Plain tensors, as in functional code: some of them may have none."""
     w, b = torch.zeros(2), torch.zeros(1)

@@ -145,7 +145,7 @@ def main(kind: str, dtype: str, mode: str, measure: Callable[..., Any] = measure
     axes = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}[kind]
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axes, axes))
     given = gradients(dtype)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), jax.enable_x64(dtype == "float64"):
         print(json.dumps({name: measure(name, given, mesh, mode == "jit") for name in TRANSFORMS}))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PROCESSES, XLA, assert_bits, assert_ulp, f32, python, slow, tensors
+from support import XLA, assert_bits, assert_ulp, f32, python, slow, tensors
 
 import gradxform as gx
 
@@ -198,26 +198,6 @@ def test_derivatives_without_64_bits_are_those_of_the_formula_with_them(name: st
         wide = formula(jnp.array([3.0, -4.0, 2.0]))
     assert narrow.dtype == np.float32
     np.testing.assert_allclose(narrow, wide, rtol=2e-6, atol=2e-7)
-
-
-SHARDED = """
-import jax, numpy as np, gradxform as gx
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-x = np.random.default_rng(0).normal(size=(8, 6))
-tx = gx.chain(gx.clip_norm(1.0), gx.clip_global_norm(0.5), gx.clip_value(0.2))
-for kind in (AxisType.Auto, AxisType.Explicit):
-    sharding = NamedSharding(jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind, kind)), P("x", "y"))
-    for dtype in (np.float32, np.float64):
-        with jax.enable_x64(True):
-            result = tx(jax.device_put(x.astype(dtype), sharding))
-            assert result.sharding == sharding
-            assert gx.testing.max_ulp(np.asarray(result), tx(x.astype(dtype))) <= (4 if dtype == np.float32 else 32)
-"""
-
-
-@slow(PROCESSES)
-def test_gradients_sharded_over_four_devices() -> None:
-    python("-c", SHARDED, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
 @slow(XLA, count=40)

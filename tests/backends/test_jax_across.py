@@ -31,14 +31,7 @@ def over(function: Callable[..., Any]) -> Callable[..., Any]:
 @slow(PROCESSES)
 @pytest.mark.parametrize(
     ("how", "dtype"),
-    [
-        ("shard_map", "float32"),
-        ("shard_map", "bfloat16"),
-        ("shard_map", "float64"),
-        ("two axes", "float32"),
-        ("pmap", "float32"),
-        ("vmap", "float64"),
-    ],
+    [("shard_map", "float32"), ("two axes", "bfloat16"), ("pmap", "float32"), ("vmap", "float64")],
 )
 def test_on_eight_devices(how: str, dtype: str) -> None:
     reports = json.loads(python("tests/backends/jax_across.py", how, dtype).stdout.splitlines()[-1])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PROCESSES, XLA, assert_bits, assert_ulp, python, slow
+from support import PROCESSES, XLA, assert_bits, assert_ulp, slow
 from support import assert_close as close
 from trees import STATEFUL
 
@@ -154,36 +154,6 @@ def test_a_donated_state_is_taken_without_a_warning() -> None:
     assert_bits(state, states[3])
     with pytest.raises((RuntimeError, ValueError), match="deleted"):
         donating(GRADIENTS[0], old)
-
-
-TWO_DEVICES = """
-import jax, numpy as np
-from jax.sharding import AxisType, PartitionSpec as P
-import test_jax_state as t
-assert jax.device_count() == 2
-updates, states = t.uninterrupted()
-batch = jax.tree.map(lambda leaf: jax.numpy.stack([leaf * 0.5, leaf * 1.5]), t.GRADIENTS[1])
-
-def one(gradient, state):
-    gradient = jax.tree.map(lambda leaf: jax.lax.pmean(leaf, "i"), gradient)
-    return t.update_all(gradient, state)
-
-twice = jax.tree.map(lambda leaf: jax.numpy.stack([leaf] * 2), states[1])
-after = jax.pmap(one, axis_name="i")(batch, twice)
-for i in range(2):
-    t.assert_close(jax.tree.map(lambda leaf: leaf[i], after), (updates[1], states[2]))
-
-mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
-inside = lambda gradient, state: one(jax.tree.map(lambda leaf: leaf[0], gradient), state)
-sharded = jax.jit(jax.shard_map(inside, mesh=mesh, in_specs=(P("i"), P()), out_specs=P()))
-t.assert_close(sharded(batch, states[1]), (updates[1], states[2]))
-"""
-
-
-@slow(PROCESSES)
-def test_pmap_and_shard_map_over_two_devices() -> None:
-    flags = "--xla_force_host_platform_device_count=2"
-    python("-c", TWO_DEVICES, cwd=Path(__file__).parent, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

@@ -224,21 +224,6 @@ def test_a_gradient_of_another_framework(framework: str) -> None:
             gx.tensorflow.apply(CLIP, [*others, (module.ones(2), variable(name="kernel"))])
 
 
-@pytest.mark.parametrize(
-    ("tx", "error", "words"),
-    [
-        (gx.skip_nonfinite(gx.identity()), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
-        (gx.accumulate(gx.identity(), 2), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
-        (gx.trace(0.9), TypeError, "stateless"),
-    ],
-    ids=str,
-)
-def test_transforms_that_apply_refuses(tx: Any, error: type[Exception], words: str) -> None:
-    pairs = [(tf.constant(W), variable(name=name)) for name in ("encoder", "head")]
-    with pytest.raises(error, match=words):
-        gx.tensorflow.apply(tx, pairs)
-
-
 def test_a_limit_of_several_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"max_norm.*\(2,\)"):
         gx.clip_norm(tf.Variable([1.0, 2.0]))

@@ -343,65 +343,27 @@ def test_float32_beside_float64(accelerated: None) -> None:
         assert ulps(found[name].numpy(), leaf).max() <= (32 if leaf.dtype == np.float64 else 8)
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_leaves_that_lie_alike(dtype: Any, inplace: bool, accelerated: None) -> None:
-    """Equal shapes, some with other strides or gaps; more than fit one copy."""
-    rng = np.random.default_rng(0)
-    lies: list[Any] = [torch.clone, lambda x: x.t().contiguous().t(), lambda x: torch.cat([x, x], 1)[:, :3]]
-    given = [lies[i % 3](torch.tensor(rng.standard_normal((4, 3)) * 10.0**i).to(dtype)) for i in range(12)]
-    given += [torch.tensor(rng.standard_normal(()) * 9).to(dtype) for _ in range(3)]
-    wanted = [np.asarray(x) for x in gx.clip_norm(1.0)([leaf.to(torch.float64).numpy() for leaf in given])]
-    tx, before = gx.clip_norm(1.0), [leaf.clone() for leaf in given]
-    if inplace:
-        parameters = [torch.nn.Parameter(torch.empty_like(leaf)) for leaf in given]
-        for parameter, leaf in zip(parameters, given, strict=True):
-            parameter.grad = leaf
-        gx.torch.apply_(tx, parameters)
-        found = [parameter.grad for parameter in parameters]
-    else:
-        found = tx(given)
-        assert all(torch.equal(leaf, old) for leaf, old in zip(given, before, strict=True))
-    kind, budget = (
-        (torch.float64, 32) if dtype == torch.float64 else (torch.float32, 2**16 if dtype.itemsize == 2 else 2)
-    )
-    for new, right in zip(found, wanted, strict=True):
-        near = torch.tensor(right).to(dtype)
-        assert new.dtype == dtype and new.shape == near.shape
-        assert ulps(new.to(kind).numpy(), near.to(kind).numpy()).max() <= budget
+OVER_AXES = ("clip_norm(1.0, {})", "clip_norm(1.0, {}, ord=1)", "clip_norm(9.0, {}, ord=3)")
+OVER_AXES += ("clip_adaptive(0.1, {})", "centralize({})")
+SHAPES = [*[(2, 3, 2)] * 3, (3, 2, 2), (2, 3, 2), (1, 1, 7), (4, 2, 9), (90, 2, 1), (1, 2, 90), (2, 0, 3)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize(
     "tx",
-    [
-        "clip_norm(1.0, axes={})",
-        "clip_norm(1.0, axes={}, ord=1)",
-        "clip_norm(9.0, axes={}, ord=3)",
-        "clip_adaptive(0.1, axes={})",
-        "centralize(axes={})",
-    ],
+    [tx.format(f"axes={axes}") for tx in OVER_AXES for axes in ("(0,)", "(-1, 0)", "(0, 1, 2)")] + ["clip_norm(1.0)"],
 )
-@pytest.mark.parametrize("axes", ["(0,)", "(-1, 0)", "(0, 1, 2)"])
-def test_slices_of_leaves_that_lie_alike(tx: str, axes: str, dtype: str, accelerated: None) -> None:
-    """Of several shapes, some with other strides or gaps, and of more elements than are copied at a time."""
-    rng = np.random.default_rng(0)
-    shapes = [
-        (2, 3, 2),
-        (2, 3, 2),
-        (2, 3, 2),
-        (3, 2, 2),
-        (2, 3, 2),
-        (1, 1, 7),
-        (4, 2, 9),
-        (90, 2, 1),
-        (1, 2, 90),
-        (2, 0, 3),
+def test_leaves_that_lie_alike_and_their_slices(tx: str, dtype: str, accelerated: None) -> None:
+    """Of several shapes and sizes, some with other strides or gaps, and more elements than are copied at a time."""
+    rng, shapes = np.random.default_rng(0), SHAPES if "axes" in tx else [*SHAPES, (), ()]
+    sizes = [3.0 if "central" in tx else 10.0 ** (i % 7) for i in range(len(shapes))]
+    given = [
+        torch.tensor(rng.standard_normal(shape) * size).to(getattr(torch, dtype))
+        for shape, size in zip(shapes, sizes, strict=True)
     ]
-    given = [torch.tensor(rng.standard_normal(shape) * 3).to(getattr(torch, dtype)) for shape in shapes]
     given[1], given[2] = given[1].mT.contiguous().mT, torch.cat([given[2], given[2]], 1)[:, :3]
     params = [torch.tensor(rng.standard_normal(shape), dtype=given[0].dtype) for shape in shapes]
-    transform = gx.parse(tx.format(axes))
+    transform = gx.parse(tx)
     wide = [[leaf.double().numpy() for leaf in tree] for tree in (given, params)]
     wanted = transform(wide[0], params=wide[1])
     before = [leaf.clone() for leaf in given]
