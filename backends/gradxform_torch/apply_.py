@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
+from gradxform.backend.host import threads
 from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core import state as stateful
@@ -24,7 +26,7 @@ from gradxform.transforms.skipping import check_waits
 from gradxform_torch import private
 from gradxform_torch.dtensor import is_writable, local
 from gradxform_torch.kernels import backend
-from gradxform_torch.readable import DEVICE, place_of
+from gradxform_torch.readable import DEVICE, HOST, place_of
 
 Named = Sequence[tuple[str, torch.Tensor]]
 """Parameters with their names."""
@@ -76,7 +78,8 @@ def apply_(
             ``.grad`` is None, or a dense, sparse COO or distributed tensor of floating or complex dtype. A gradient's
             path is its parameter's name with "/" for ".", or the parameter's index. A parameter given twice is
             transformed once.
-        state: State of a stateful transform, from `gradxform.torch.init` or the last call.
+        state: State of a stateful transform, from `gradxform.torch.init` or the last call; its tensors may be
+            overwritten. Pass a copy to keep it.
         return_norm: Whether to also return the norm before the transform, as `clip_grad_norm_` does: a 0-d tensor, of
             order 2 or the `ord` of the first `clip_global_norm`. Stopped gradients do not count. It needs no host sync.
             Clips by norm need no extra pass over the gradients; other transforms need one.
@@ -202,14 +205,13 @@ def transformed(
     state: Any,
     scale: Any = None,
     found_inf: Any = None,
-    owned: bool = False,
     measured: bool = False,
     flushes: bool = False,
     value: Any = None,
 ) -> tuple[Any, NormBefore | None]:
     """Transform the gradients of parameters; return the new state and the norm before.
 
-    An owned state is overwritten, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
+    The state is overwritten, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
     scale. The norm is None if the transform does not measure every gradient and no norm is requested.
     """
     gradients = once([parameter.grad for parameter in holder.variables])  # parameters may share one
@@ -223,12 +225,17 @@ def transformed(
             given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        params, owns = holder.by_key(holder.variables), owned and found_inf is None
-        context = Context(params, extra_of(value), owns, flushes=flushes)
+        params, own = holder.by_key(holder.variables), 0 if found_inf is not None else bytes_at_once(gradients)
+        context = Context(params, extra_of(value), own, flushes=flushes)
         view, new = holder.tx.rule(given, state, context)
         norm = norm_before(given, view, holder.tx)
-        _write(holder.variables, gradients, view.results(), view.skipped(), owned)
-        return next_state(view, state, new, found_inf) if owned and new is not state else new, norm
+        _write(holder.variables, gradients, view.results(), view.skipped(), holder.tx.stateful)
+        return next_state(view, state, new, found_inf) if new is not state else new, norm
+
+
+def bytes_at_once(tensors: Row) -> int:
+    """How many bytes of a state to overwrite at a time: on an accelerator all, in one launch."""
+    return threads.PART if place_of(tensors) == HOST else sys.maxsize
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:
@@ -237,8 +244,8 @@ def clear(parameters: Sequence[torch.Tensor]) -> None:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
 
 
-def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[int], owned: bool) -> None:
-    """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
+def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[int], kept: bool) -> None:
+    """Write results into the gradients, or replace those that cannot be written, by copies if a state keeps them."""
     written: list[tuple[torch.Tensor, torch.Tensor]] = []
     replaced: dict[int, torch.Tensor | None] = {}
     for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
@@ -247,7 +254,7 @@ def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[in
         if i not in skipped and old.layout == result.layout == torch.strided and is_writable(old):
             written.append((local(old), local(result)))
         else:
-            replaced[id(old)] = None if i in skipped else result.clone() if owned else result  # it may be the state's
+            replaced[id(old)] = None if i in skipped else result.clone() if kept else result
     for parameter in parameters if replaced else ():
         if id(parameter.grad) in replaced:
             parameter.grad = replaced[id(parameter.grad)]
@@ -279,7 +286,7 @@ def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
     if found_inf is not None:
         new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-    return in_place(state, new)
+    return new if place_of(view.leaves) == HOST else in_place(state, new)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -16,7 +16,7 @@ from gradxform.numerics import rescale
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
-from gradxform_torch.readable import are_writable, is_writable
+from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
@@ -129,7 +129,7 @@ def combination(
     if factors is not None:
         weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
     groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
-    extreme = any(map(rescale.is_extreme, itertools.chain(*weights)))
+    extreme = any(map(rescale.is_extreme, {*itertools.chain(*weights)}))
     if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
         return None
     out: list[Any] = [None] * count
@@ -176,7 +176,7 @@ def _added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any]
 
 def _is_same(column: Sequence[torch.Tensor], into: Sequence[Any] | None) -> bool:
     """Whether the tensors of a column are those to write to, and may be overwritten."""
-    return into is not None and all([x is y and is_writable(x) for x, y in zip(column, into, strict=True)])
+    return into is not None and all([x is y for x, y in zip(column, into, strict=True)]) and all(are_writable(column))
 
 
 def sums_dtype(leaf: torch.Tensor) -> torch.dtype:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Axes, Backend
+from gradxform.backend.protocol import Axes, Backend, Row
 from gradxform.core import align
 from gradxform.core.arguments import static
 from gradxform.core.leaves import INEXACT, NARROW, put
@@ -135,10 +135,39 @@ def blend(
     error calls the tree `what`.
     """
     old, other = align.of_state(dense, tree, what)
-    new = dense.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
-    ahead = [None, multiple]
-    out = shown(dense, new, context, factor) if multiple is None else dense.written(weighted, new, numbers=ahead)
+
+    def step(part: Tree, old: Row) -> tuple[Tree, Row]:
+        new = part.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
+        if multiple is None:
+            return shown(part, new, context, factor), new
+        return part.written(weighted, new, numbers=[None, multiple]), new
+
+    out, new = in_parts(dense, context, step, old)
     return out, other.replaced(dense, new)
+
+
+def in_parts(
+    dense: Tree, context: Any, step: Callable[[Tree, Row], tuple[Tree, Row]], old: Row
+) -> tuple[Tree, list[Any]]:
+    """Apply a step to the active leaves and those of a state; return the leaves and the new state.
+
+    Where both are overwritten, a part of the leaves at a time stays in the cache from one pass to the next.
+    """
+    if not context.owned or dense.groups:  # other devices have other parts
+        out, new = step(dense, old)
+        return out, list(new)
+    parts, size, out, found = list[list[int]](), 0, dense, list[Any]()
+    for place, leaf in enumerate(old):
+        size += leaf.nbytes
+        if not parts or size > context.owned:
+            parts.append([])
+            size = leaf.nbytes
+        parts[-1].append(place)
+    for places in parts:
+        part = out._replace(chosen=[dense.chosen[place] for place in places])
+        out, new = step(part, [old[place] for place in places])
+        out, found = out.settled(), [*found, *new]
+    return out._replace(chosen=dense.chosen), found
 
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
@@ -189,6 +218,11 @@ def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[A
     return view.backend.zeros(arrays, inplace=out is not None) if condition else arrays
 
 
+def zeros(view: Tree) -> Tree:
+    """Replace the active leaves by zeros."""
+    return view.given(view.backend.zeros([view.leaves[i] for i in view.chosen], view.is_owned(view.chosen)))
+
+
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
@@ -205,9 +239,8 @@ def applied_if(
     if known and condition:
         return inner.rule(given(), state, context)
     if known and not inner.traits.stops:
-        own = [view.leaves[i] for i in view.chosen]
-        return view.given(view.backend.zeros(own, view.is_owned(view.chosen))), state
-    new, after = inner.rule(given(), state, context._replace(owned=False))
+        return zeros(view), state
+    new, after = inner.rule(given(), state, context._replace(owned=0))
     return _chosen(new, condition), either(view, condition, after, state)
 
 

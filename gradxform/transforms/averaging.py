@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import advanced, between, blend, shares, stored
+from gradxform.core.state import advanced, between, blend, in_parts, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
+from gradxform.numerics.elementwise import weighted
 
 
 class EmaState(NamedTuple):
@@ -271,19 +273,21 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         dense = g.dense()
         old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
         most = between(g, gamma, 0.0, math.inf)
-        weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
-        corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
-        new = g.backend.copied(dense.wide(), old if context.owned else None)
-        out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
+        weights = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
+
+        def step(part: Tree, old: Row) -> tuple[Tree, Row]:
+            corrected, own = part.mapped(weighted, old, numbers=weights), part.memory()
+            new = g.backend.copied(part.wide(), old if context.owned else None)
+            out = part.given(corrected if own is None else g.backend.copied(corrected, own))
+            return out.scaled(clip_coefficient(out.norms(), max_norm)), new
+
+        out, new = in_parts(dense, context, step, old)
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 
     return stateful(MarsState, rule, lambda fresh: MarsState(fresh.count(), fresh.zeros()), stage="clip")
 
 
-def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> Array:
-    """The weight of the change, zero in the first step."""
-    return xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
-
-
-def _corrected(xp: Any, x: Array, previous: Array, weight: Array) -> Array:
-    return x + weight * (x - previous)
+def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> tuple[Array, Array]:
+    """The weights of a gradient and of the one before, which has none in the first step."""
+    change = xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
+    return 1.0 + change, 0.0 - change

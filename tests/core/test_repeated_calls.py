@@ -144,6 +144,31 @@ def test_in_place(row: Row, framework: str) -> None:
             assert not any(np.shares_memory(array(given[path]), held) for held in arrays(state))
 
 
+@HOST
+@pytest.mark.parametrize(
+    "inner", ["trace(0.9)", "trace(0.9, nesterov=True)", "ema(0.5)", "mars(decay=0.5, max_norm=9.0)"]
+)
+def test_parts_of_a_large_tree_in_place(inner: str, framework: str) -> None:
+    """Several megabytes at a time give what a pure update gives; leaves that a mask leaves out stay in their places."""
+    pytest.importorskip(framework)
+    sizes = {"a/w": 1 << 20, "b": 5, "c/w": 3 << 20, "d/w": 1 << 20, "e/w": (1 << 20) + 1, "f/w": 3}
+    tree = {path: np.linspace(-1, 2, size, dtype=np.float32) for path, size in sizes.items()}
+    tx, params = gx.parse(f"chain(clip_norm(800.0), masked({inner}, '**/w'))"), tensors(framework, tree)
+    state = own = tx.init(params)
+    for by in (1.0, 3.0):
+        wanted, state = tx.update(tensors(framework, {path: leaf * by for path, leaf in tree.items()}), state)
+        found = tensors(framework, {path: leaf * by for path, leaf in tree.items()})
+        if framework == "torch":
+            named = {path: importlib.import_module("torch").nn.Parameter(leaf) for path, leaf in params.items()}
+            for path, leaf in found.items():
+                named[path].grad = leaf
+            own = gx.torch.apply_(tx, named, own)
+        else:
+            own = gx.numpy.apply_(tx, found, own)
+        assert_ulp([array(leaf) for leaf in found.values()], [array(leaf) for leaf in wanted.values()])
+        assert_ulp(arrays(own), arrays(state))
+
+
 def test_every_change_is_seen() -> None:
     """Dtype, shape, structure, None, order, class."""
     tx = gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5))

@@ -15,12 +15,14 @@ from typing import Any
 
 WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
-BLOCK = 1 << 17
+BLOCK = 1 << 18
 """Elements that a thread computes with one call: it waits for the interpreter before and after each."""
 CACHED = 1 << 16
 """Float64 elements that fit the cache."""
 SMALL = 1 << 13
 """Leaves up to this size are computed together."""
+PART = 1 << 23
+"""Bytes of arrays that several passes go over: they stay in the cache from one to the next."""
 _MOST = 4
 
 
