@@ -290,4 +290,4 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
 def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> tuple[Array, Array]:
     """The weights of a gradient and of the one before, which has none in the first step."""
     change = xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
-    return 1.0 + change, 0.0 - change
+    return 1.0 + change, -change
