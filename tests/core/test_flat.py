@@ -51,9 +51,6 @@ CASES: list[tuple[str, Any, Any]] = [
      [np.float64([[6e-51, 8e-51]] * 2)]),
     ("clip_norm(1.0, axes=1)", [np.float64([[np.nan, 1], [3e200, 4e200], [np.inf, 1]])],
      [np.float64([[np.nan] * 2, [0.6, 0.8], [np.nan] * 2])]),
-    ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
-    ("scale(1e-42)", [f32(1e38)], [f32(1e-4)]),
-    ("scale(1e42)", [f32(1e-30)], [f32(1e12)]),
     ("chain(scale(1e38), zero_nonfinite())", [f32(1e3, 1)], [f32(0, 1e38)]),
     ("zero_nonfinite()", [np.complex64([complex(1, np.nan), complex(np.inf, 1), 2j])], [np.complex64([0, 0, 2j])]),
 ]  # fmt: skip
@@ -63,11 +60,6 @@ CASES: list[tuple[str, Any, Any]] = [
 @pytest.mark.parametrize(("expression", "given", "wanted"), CASES, ids=[case[0] for case in CASES])
 def test_cases(expression: str, given: Any, wanted: Any, framework: str) -> None:
     assert_ulp(gx.parse(expression)(tensors(framework, given)), wanted, 1)
-
-
-def test_a_masked_array_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"'w'.*masked array"):
-        gx.scale(2.0)({"w": np.ma.array([1.0, 2.0], mask=[0, 1])})
 
 
 def test_zeros_of_two_signs_are_two_factors() -> None:

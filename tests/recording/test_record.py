@@ -210,14 +210,6 @@ def test_without_safetensors_the_error_says_what_to_install(monkeypatch: pytest.
         gx.record(tmp_path)
 
 
-def test_import_gradxform_imports_nothing_of_it() -> None:
-    pytest.importorskip("torch")
-    code = "import sys, torch, gradxform; print([name for name in sys.modules if 'record' in name or 'safet' in name])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "gradxform.recording" not in found.stdout
-    assert "safetensors" not in found.stdout
-
-
 def test_files_of_others(tmp_path: Path) -> None:
     files.library().numpy.save_file({"w": np.ones(2)}, tmp_path / "step_0.safetensors")
     with pytest.raises(ValueError, match=r"step_0\.safetensors"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, INDUCTOR, assert_bits, call, slow, tensors
+from support import FRAMEWORKS, MODES, assert_bits, by_inductor, call, tensors
 
 import gradxform as gx
 
@@ -18,12 +18,15 @@ def test_reversed_numbers_are_refused() -> None:
         gx.clip_value(low=1.0, high=-1)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@by_inductor
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
-def test_the_upper_of_two_reversed_bounds_wins(framework: str, numbers: str) -> None:
+def test_the_upper_of_two_reversed_bounds_wins(framework: str, mode: str, numbers: str) -> None:
+    """Also where compiled code closes over them."""
     low, high = tensors(framework, [np.asarray(LOW), np.asarray(HIGH)])
     tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
-    assert_bits(tx([tensors(framework, X)]), tensors(framework, [np.full_like(X, -1.0)]))
+    found = call(framework, mode, lambda x: tx([x]), X)
+    assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -41,16 +44,6 @@ def test_traced_bounds_have_no_values(framework: str) -> None:
         return gx.clip_value(low=low, high=high)([x])
 
     found = call(framework, "compiled", clipped, X, np.asarray(LOW), np.asarray(HIGH))
-    assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
-
-
-@slow(INDUCTOR, framework="torch")
-@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
-@pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
-def test_bounds_that_compiled_code_closes_over(framework: str, numbers: str) -> None:
-    low, high = tensors(framework, [np.asarray(LOW), np.asarray(HIGH)])
-    tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
-    found = call(framework, "compiled", lambda x: tx([x]), X)
     assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
 
 

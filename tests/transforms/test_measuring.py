@@ -258,6 +258,13 @@ def test_what_comes_down_from_infinity_or_is_stopped_is_clipped(framework: str) 
     ones = {"w": np.ones(2, np.float32), "b": np.zeros(1, np.float32)}
     assert measured(gx.measure(gx.freeze("w")), ones, framework)["freeze/clipped"]
     assert not measured(gx.measure(gx.freeze("b")), ones, framework)["freeze/clipped"]
+    assert measured(gx.measure(gx.stop()), {"w": f32(0.3)}, framework)["stop/clipped"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_halved_elements_are_clipped(dtype: str) -> None:
+    found = measured(gx.chain(gx.clip_norm(1.0), gx.measure(gx.ema(0.5, debias=False))), {"w": np.array([3, 4], dtype)})
+    assert found["ema/clipped"]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
