@@ -106,17 +106,21 @@ def fit(lightning: Any, model: Any, folder: Path, epochs: int, **options: Any) -
     return trainer
 
 
-def test_lightning(lightning: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "by"),
+    [
+        ({}, {}),
+        ({"accumulate_grad_batches": 2}, {"accumulate": 2}),
+        ({"precision": "bf16-mixed"}, {"autocast": True}),  # bfloat16 needs no scaler
+    ],
+    ids=["plain", "accumulated batches", "mixed precision"],
+)
+def test_lightning(options: dict[str, Any], by: dict[str, Any], lightning: Any, tmp_path: Path) -> None:
     model = module(lightning)
-    fit(lightning, model, tmp_path, 2)
-    assert weights(model.net) == by_hand(2)
+    fit(lightning, model, tmp_path, 2, **options)
+    assert weights(model.net) == by_hand(2, **by)
+    assert not by or weights(model.net) != by_hand(2)
     assert model.handle.state[1].trace["0/weight"].abs().max() > 0
-
-
-def test_lightning_with_accumulated_batches(lightning: Any, tmp_path: Path) -> None:
-    model = module(lightning)
-    fit(lightning, model, tmp_path, 2, accumulate_grad_batches=2)
-    assert weights(model.net) == by_hand(2, accumulate=2)
 
 
 def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> None:
@@ -124,13 +128,6 @@ def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> 
     fit(lightning, first, tmp_path, 1).save_checkpoint(tmp_path / "run.ckpt")
     fit(lightning, second, tmp_path, 2, ckpt_path=tmp_path / "run.ckpt")
     assert weights(second.net) == by_hand(2)
-
-
-def test_lightning_in_mixed_precision(lightning: Any, tmp_path: Path) -> None:
-    """bfloat16 needs no scaler."""
-    model = module(lightning)
-    fit(lightning, model, tmp_path, 1, precision="bf16-mixed")
-    assert weights(model.net) == by_hand(1, autocast=True) != by_hand(1)
 
 
 def test_lightnings_hook_sees_the_gradients_that_the_optimizer_will(lightning: Any, tmp_path: Path) -> None:
