@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import FRAMEWORKS, is_slow_case, without_generated_code
@@ -90,6 +91,16 @@ def _rank(item: pytest.Item) -> int:
 
 def _function(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0].removeprefix("tests/")
+
+
+def _imported(module: str) -> Any:
+    """Make a fixture of a module, without which a test is skipped."""
+    return pytest.fixture(scope="session")(lambda: pytest.importorskip(module))
+
+
+torch, tf, keras, mx, typer = map(_imported, ("torch", "tensorflow", "keras", "mlx.core", "typer"))
+jax, jnp, optax, flax, nnx = map(_imported, ("jax", "jax.numpy", "optax", "flax", "flax.nnx"))
+serialization = _imported("flax.serialization")
 
 
 @pytest.fixture

@@ -116,8 +116,7 @@ def test_other_containers_with_the_same_paths_fit(framework: str, function: str,
     assert_bits(*(found if function in TASKS or not isinstance(found, tuple) else found[0] for found in pair))
 
 
-def test_a_state_of_named_parameters_fits_their_paths() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_state_of_named_parameters_fits_their_paths(torch: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     tx, found = gx.trace(0.5), {}
     for name, state in (("paths", gx.torch.init(tx, model)), ("names", tx.init(dict(model.named_parameters())))):
@@ -131,8 +130,7 @@ def test_a_state_of_named_parameters_fits_their_paths() -> None:
         gx.torch.apply_(tx, model, tx.init({"0.weights": model[0].weight}))
 
 
-def test_the_containers_of_a_module_of_tensorflow_fit() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_the_containers_of_a_module_of_tensorflow_fit(tf: Any) -> None:
     module = tf.Module()
     module.params = {"x": [tf.constant(A), tf.constant(B)]}
     grads = {"x": [tf.constant(A), tf.constant(B)]}
@@ -141,15 +139,13 @@ def test_the_containers_of_a_module_of_tensorflow_fit() -> None:
     assert_bits(gx.trace(0.5).update(grads, module.state)[0], grads)
 
 
-def test_a_frozen_dict_of_flax_fits() -> None:
-    flax = pytest.importorskip("flax")
+def test_a_frozen_dict_of_flax_fits(flax: Any) -> None:
     grads = tensors("jax", {"x": {"a": A, "b": B}})
     tx = gx.trace(0.5)
     assert_bits(tx.update(grads, tx.init(flax.core.freeze(grads)))[0], grads)
 
 
-def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients() -> None:
-    optax = pytest.importorskip("optax")
+def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients(optax: Any) -> None:
     tx = gx.masked(optax.add_decayed_weights(1.0), lambda path, leaf: path == "c")
     grads, params = tensors("jax", ({"a": None, "b": A, "c": B}, {"a": A, "b": A, "c": B}))
     updates, _ = tx.update(grads, tx.init(params), params)
@@ -171,9 +167,8 @@ def test_a_foreign_transformation_in_a_mask_starts_with_its_parameters_alone(mas
     assert_bits(state, [A if mask[0] else None, None])
 
 
-def test_a_foreign_transformation_may_make_floats_of_integers() -> None:
+def test_a_foreign_transformation_may_make_floats_of_integers(optax: Any) -> None:
     """As optax's sgd does, also beside half precision."""
-    optax = pytest.importorskip("optax")
     for kind in ("bfloat16", "float32"):
         (grads,) = tensors("jax", ({"w": A, "i": np.int32([3, -7])},))
         tx, grads = gx.chain(optax.sgd(0.5)), {"w": grads["w"].astype(kind), "i": grads["i"]}
@@ -213,8 +208,7 @@ def test_a_state_of_numpy_is_adopted(framework: str) -> None:
     assert_bits(state.trace, grads)
 
 
-def test_the_state_of_another_framework_in_place() -> None:
-    torch = pytest.importorskip("torch")
+def test_the_state_of_another_framework_in_place(torch: Any) -> None:
     tx = gx.trace(0.5)
     with pytest.raises(ValueError, match=r"PyTorch.*NumPy"):
         gx.numpy.apply_(tx, {"w": A.copy()}, tx.init({"w": torch.ones(2)}))
@@ -287,8 +281,7 @@ def test_variables_among_the_gradients(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tf.function", "resource", "reference"])
-def test_variables_among_the_gradients_in_a_graph(kind: str) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_variables_among_the_gradients_in_a_graph(kind: str, tf: Any) -> None:
     tx, words = gx.clip_norm(1.0), "variables among the gradients.*'0/1'"
     if kind == "tf.function":
         variable = tf.Variable([1.0, 1.0])

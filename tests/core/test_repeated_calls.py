@@ -324,9 +324,8 @@ def test_calls_keep_no_array() -> None:
     assert [ref() for ref in kept] == [None, None]
 
 
-def test_tensors_that_need_more_than_numbers() -> None:
+def test_tensors_that_need_more_than_numbers(torch: Any) -> None:
     """With a gradient, and whatever a transformation of torch.func passes, after calls with plain ones."""
-    torch = pytest.importorskip("torch")
     dense, tx, trace = torch.tensor([3.0, 4.0]), gx.clip_global_norm(1.0), gx.trace(0.5)
     state = trace.init({"w": dense})
     for call in (tx, lambda tree: trace.update(tree, state)[0]):

@@ -69,13 +69,14 @@ METHODS = [
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 @pytest.mark.parametrize("method", METHODS)
-def test_workers(method: str) -> None:
+def test_workers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_count", lambda: 3)
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this platform has no {method}")
     tx = gx.parse(TEXT)
-    trained(tx, "numpy", 0, 300)  # what the parent keeps, threads included, must not hinder a child
+    trained(tx, "numpy", 0, 1100)  # what the parent keeps, threads included, must not hinder a child
     with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
-        waiting = [pool.submit(trained, tx, "numpy", thread, 300) for thread in range(4)]
+        waiting = [pool.submit(trained, tx, "numpy", thread, 1100) for thread in range(4)]
         found = [future.result(timeout=120) for future in waiting]
     for thread, updates in enumerate(found):
-        assert_bits(updates, trained(tx, "numpy", thread, 300))
+        assert_bits(updates, trained(tx, "numpy", thread, 1100))

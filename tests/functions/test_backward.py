@@ -234,8 +234,7 @@ def test_arrays_of_the_framework(name: str, framework: str) -> None:
     assert_ulp(EAGER[framework](lambda x, w: total(function(x) * w), WEIGHTS * 0, WEIGHTS)[0], wanted)
 
 
-def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace(tf: Any) -> None:
     limit, traces = tf.Variable(1.0), []
 
     @tf.function
@@ -255,8 +254,7 @@ def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
 # --- per example, and twice ------------------------------------------------------------------------------------------
 
 
-def test_vmap_clips_each_example() -> None:
-    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+def test_vmap_clips_each_example(jax: Any, torch: Any) -> None:
     clip, w = gx.on_backward(gx.clip_norm(1.0)), np.float32([[30.0, 40.0], [0.3, 0.4]])
     wanted = [[0.6, 0.8], [0.3, 0.4]]
     assert_ulp(jax.vmap(jax.grad(lambda x, w: (clip(x) * w).sum()))(w * 0, w), wanted)
@@ -264,12 +262,10 @@ def test_vmap_clips_each_example() -> None:
     assert_ulp(slope(torch.zeros(2, 2), torch.tensor(w)), wanted)
 
 
-def test_the_gradient_of_the_gradient() -> None:
+def test_the_gradient_of_the_gradient(jax: Any, torch: Any, tf: Any) -> None:
     """The derivative of the clipped gradient w c / |w| in w."""
     clip, w = gx.on_backward(gx.clip_norm(1.0)), np.array([3.0, 4.0])
     wanted = (np.array([1.0, 0.0]) - w * w[0] / 25) / 5
-    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
-    tf = pytest.importorskip("tensorflow")
     jnp = jax.numpy
     inner = jax.grad(lambda x, w: jnp.sum(clip(x) * w))
     np.testing.assert_allclose(jax.grad(lambda w: inner(w * 0, w)[0])(jnp.array(w, jnp.float32)), wanted, atol=1e-6)
@@ -288,8 +284,7 @@ def test_the_gradient_of_the_gradient() -> None:
     np.testing.assert_allclose(outer.gradient(kept, v), wanted, atol=1e-12)
 
 
-def test_writing_into_the_output_does_not_reach_the_input() -> None:
-    torch = pytest.importorskip("torch")
+def test_writing_into_the_output_does_not_reach_the_input(torch: Any) -> None:
     x = torch.zeros(2, requires_grad=True)
     y = gx.on_backward(gx.clip_norm(1.0))(x)
     y.add_(1.0).mul_(50.0)
@@ -298,8 +293,7 @@ def test_writing_into_the_output_does_not_reach_the_input() -> None:
     assert_ulp(x.grad, np.float32([1.0, 1.0]) / np.sqrt(np.float32(2.0)))
 
 
-def test_sparse_gradients_flow_back_sparse() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_sparse_gradients_flow_back_sparse(tf: Any) -> None:
     table = tf.Variable([[0.0], [0.0], [0.0]])
     with tf.GradientTape() as tape:
         rows = tf.gather(gx.on_backward(gx.clip_norm(1.0))(table), [0, 0, 2])
@@ -329,8 +323,7 @@ def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
     assert np.mean(formula != wanted) > 0.5
 
 
-def test_straight_through_in_jax() -> None:
-    jax = pytest.importorskip("jax")
+def test_straight_through_in_jax(jax: Any) -> None:
     jnp = jax.numpy
     through = gx.straight_through(jnp.round, lambda x: x**3)
     x = jnp.array([1.4, 2.6])
@@ -360,8 +353,7 @@ def test_a_wrong_call(call: Function, error: type[Exception], match: str) -> Non
         call()
 
 
-def test_a_wrong_call_in_jax() -> None:
-    jax = pytest.importorskip("jax")
+def test_a_wrong_call_in_jax(jax: Any) -> None:
     jnp, double = jax.numpy, gx.on_backward(gx.scale(2.0))
     for scale in (True, "a", None, float("nan"), np.ones(2)):
         with pytest.raises((TypeError, ValueError), match="reverse_gradient: scale"):
@@ -501,8 +493,7 @@ def test_in_jax(name: str) -> None:
 # --- PyTorch's modules, compiled from cold ---------------------------------------------------------------------------
 
 
-def test_modules() -> None:
-    torch = pytest.importorskip("torch")
+def test_modules(torch: Any) -> None:
     layers = (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
     model = torch.nn.Sequential(*layers)
     x = torch.zeros(2, requires_grad=True)
@@ -540,8 +531,7 @@ print([round(v, 6) for v in x.grad.tolist()])
     assert python("-c", code).stdout.strip() == "[0.4, 0.2]"
 
 
-def test_vmap_in_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+def test_vmap_in_pytorch(torch: Any) -> None:
     through = gx.straight_through(torch.round, lambda x: x**2)
     x = torch.tensor([1.4, 2.6])
     assert_ulp(torch.func.vmap(torch.func.grad(through))(x), 2 * x)
@@ -557,9 +547,8 @@ def test_vmap_in_pytorch() -> None:
 # --- batches of some and not of others -------------------------------------------------------------------------------
 
 
-def test_a_batch_of_some_leaves_and_limits_alone() -> None:
+def test_a_batch_of_some_leaves_and_limits_alone(jax: Any, torch: Any) -> None:
     """The gradient of an unbatched leaf is transformed per example and then summed."""
-    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     jnp = jax.numpy
     ones = jnp.ones((5, 2))
 
@@ -600,8 +589,7 @@ def test_every_stateless_transform(framework: str, row: Row) -> None:
     assert_ulp(found, row.tx(tree), ulp=row.budget("float32"))
 
 
-def test_reference_variables_of_a_v1_graph() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_reference_variables_of_a_v1_graph(tf: Any) -> None:
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.get_variable("x", initializer=[0.0, 0.0], use_resource=False)
@@ -614,8 +602,7 @@ def test_reference_variables_of_a_v1_graph() -> None:
 
 
 @pytest.mark.parametrize("variable", [True, False])
-def test_a_limit_of_tensorflow_in_a_loop_and_a_branch(variable: bool) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_a_limit_of_tensorflow_in_a_loop_and_a_branch(variable: bool, tf: Any) -> None:
     clip = gx.on_backward(gx.clip_norm(tf.Variable(1.0) if variable else tf.constant(1.0)))
 
     def loop(x: Any) -> Any:
@@ -637,8 +624,7 @@ def test_a_limit_of_tensorflow_in_a_loop_and_a_branch(variable: bool) -> None:
 
 
 @slow(INDUCTOR)
-def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_graph() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_graph(torch: Any) -> None:
     x, w = torch.zeros(2, requires_grad=True), torch.tensor(WEIGHTS)
     reverse = torch.compile(lambda x, s: (gx.reverse_gradient(x, s) * w).sum(), fullgraph=True)
     clip = torch.compile(lambda x, c: (gx.on_backward(gx.clip_norm(c))(x) * w).sum(), fullgraph=True)
@@ -649,8 +635,7 @@ def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_gr
             assert_ulp(x.grad, wanted)
 
 
-def test_the_input_is_not_held() -> None:
-    torch = pytest.importorskip("torch")
+def test_the_input_is_not_held(torch: Any) -> None:
     x = torch.zeros(2, requires_grad=True)
     between = x * 2.0
     held = weakref.ref(between)

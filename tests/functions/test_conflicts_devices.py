@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import conflicts
 import numpy as np
@@ -31,9 +32,8 @@ OF_FLOAT64 = {"mgda": 2500, "cagrad": 2750, "upgrad": 2450, "pcgrad": 9600}
         for dtype in ("float32", "bfloat16", "float64")
     ],
 )
-def test_launches_on_cuda(name: str, dtype: str) -> None:
+def test_launches_on_cuda(name: str, dtype: str, torch: Any) -> None:
     """Nothing is read, nothing is sent, and memory beyond the result's is for one piece of the leaves."""
-    torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch_counting import Counted
 
@@ -55,9 +55,8 @@ def test_launches_on_cuda(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e15, 1e-12])
-def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
     """In float32, with squares beyond it."""
-    torch = pytest.importorskip("torch")
     trees = [{p: (leaf * unit).astype(np.float32) for p, leaf in t.items()} for t in conflicts.trees(np.float64)]
     rows = np.stack([conflicts.flat(tree) for tree in trees])
     with of_torch(monkeypatch):

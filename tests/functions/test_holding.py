@@ -40,8 +40,7 @@ def test_in_containers(framework: str) -> None:
             assert_found(holder, due)
 
 
-def test_in_a_handle_of_torch_and_its_optimizer() -> None:
-    torch = pytest.importorskip("torch")
+def test_in_a_handle_of_torch_and_its_optimizer(torch: Any) -> None:
     w = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([w], lr=1.0)
     handle = gx.torch.attach(optimizer, TX)
@@ -55,8 +54,7 @@ def test_in_a_handle_of_torch_and_its_optimizer() -> None:
         gx.has_updated(optimizer)
 
 
-def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation() -> None:
-    keras = pytest.importorskip("keras")
+def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation(keras: Any) -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, name="plain"))
     wrapped = gx.keras.wrap(keras.optimizers.SGD(1.0), TX)  # gives the class the properties
     for function in (gx.metrics, gx.has_updated):
@@ -67,8 +65,7 @@ def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation() -> No
         _ = optimizer.gradient_transformation
 
 
-def test_in_a_train_state_and_an_optimizer_of_flax() -> None:
-    optax, nnx = pytest.importorskip("optax"), pytest.importorskip("flax.nnx")
+def test_in_a_train_state_and_an_optimizer_of_flax(optax: Any, nnx: Any) -> None:
     train_state, jax = pytest.importorskip("flax.training.train_state"), pytest.importorskip("jax")
     grads = tensors("jax", {"w": G})
     state = train_state.TrainState.create(apply_fn=None, params=grads, tx=optax.chain(TX, optax.sgd(1.0)))
@@ -82,9 +79,8 @@ def test_in_a_train_state_and_an_optimizer_of_flax() -> None:
         assert_found(optimizer, due)
 
 
-def test_in_states_of_optax() -> None:
+def test_in_states_of_optax(optax: Any) -> None:
     """A state without a measure, of optax or stateless, has no metrics."""
-    optax = pytest.importorskip("optax")
     tx, grads = optax.chain(optax.masked(TX, {"w": True}), optax.adam(0.1)), tensors("jax", {"w": G})
     state = tx.init(grads)
     for due in (False, True):
@@ -117,9 +113,7 @@ def test_what_holds_none(function: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("function", [gx.metrics, gx.has_updated])
-def test_plain_optimizers_hold_none(function: Any) -> None:
-    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
-    optax = pytest.importorskip("optax")
+def test_plain_optimizers_hold_none(function: Any, torch: Any, keras: Any, optax: Any) -> None:
     w = torch.nn.Parameter(torch.ones(1))
     w.grad = torch.ones(1)
     stepped = torch.optim.Adam([w])

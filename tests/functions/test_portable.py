@@ -182,8 +182,7 @@ def test_a_state_of_float32_goes_on_in_float64() -> None:
     assert (found["x"].dtype, found["x"].tolist()) == (np.float64, [0.5])
 
 
-def test_numbers_of_python_and_counts_of_other_widths() -> None:
-    torch = pytest.importorskip("torch")
+def test_numbers_of_python_and_counts_of_other_widths(torch: Any) -> None:
     state = {"count": 3, "x": torch.ones(2), "n": torch.tensor(7)}
     saved = gx.to_numpy(state)
     assert saved["count"] == 3 and saved["x"].tolist() == [1.0, 1.0]
@@ -208,8 +207,7 @@ def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatc
     assert found["a"]["b"].tolist() == [1.0, 1.0]
 
 
-def test_a_random_key_of_jax_is_named() -> None:
-    jax = pytest.importorskip("jax")
+def test_a_random_key_of_jax_is_named(jax: Any) -> None:
     with pytest.raises(TypeError, match=r"(?s)'key' .*jax\.random\.key_data") as caught:
         gx.to_numpy({"key": jax.random.key(0)})
     advice = str(caught.value).rpartition(";")[2]  # after JAX's own
@@ -227,22 +225,18 @@ def test_two_leaves_of_one_path_cannot_be_told_apart() -> None:
         gx.to_numpy({"a": {"b": ZERO}, "a/b": ZERO}, by_path=True)
 
 
-def test_containers_that_only_one_framework_knows() -> None:
-    flax = pytest.importorskip("flax")
-    jnp = pytest.importorskip("jax").numpy
+def test_containers_that_only_one_framework_knows(flax: Any, jnp: Any, torch: Any) -> None:
     tx = gx.trace(0.5)
     params = flax.core.freeze({"layer": {"w": jnp.array([3.0, 4.0])}})
     _, state = tx.update(params, tx.init(params))
     assert type(gx.to_numpy(state).trace) is type(params)
-    torch = pytest.importorskip("torch")
     found = gx.from_numpy(gx.to_numpy(state), like=tx.init({"layer/w": torch.zeros(2)}))
     assert found.trace["layer/w"].tolist() == [3.0, 4.0]
     back = gx.from_numpy(gx.to_numpy(found), like=tx.init(params))
     assert type(back.trace) is type(params) and back.trace["layer"]["w"].tolist() == [3.0, 4.0]
 
 
-def test_states_of_optax_in_a_chain() -> None:
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+def test_states_of_optax_in_a_chain(jax: Any, optax: Any) -> None:
     tx = gx.chain(gx.clip_norm(1.0), optax.adam(0.1, mu_dtype="bfloat16"))
     params = {"w": jax.numpy.array([3.0, 4.0])}
     _, state = tx.update(params, tx.init(params))
@@ -252,11 +246,9 @@ def test_states_of_optax_in_a_chain() -> None:
     np.testing.assert_array_equal(one["w"], other["w"], strict=True)
 
 
-def test_a_state_goes_to_the_devices_of_its_likeness() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_state_goes_to_the_devices_of_its_likeness(torch: Any, jax: Any) -> None:
     found = gx.from_numpy({"x": np.zeros(2, np.float32)}, like={"x": torch.zeros(2, device="meta")})
     assert found["x"].device.type == "meta"
-    jax = pytest.importorskip("jax")
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = {"x": jax.device_put(np.zeros(2, np.float32), sharding)}
     assert gx.from_numpy({"x": np.ones(2, np.float32)}, like=like)["x"].sharding == sharding
@@ -305,8 +297,7 @@ def test_traced_states_have_no_values(framework: str) -> None:
         call(framework, "compiled", lambda tree: gx.to_numpy({"a": tree["x"]}) and tree, {"x": ZERO})
 
 
-def test_variables_of_keras_are_what_a_state_is_like() -> None:
-    keras = pytest.importorskip("keras")
+def test_variables_of_keras_are_what_a_state_is_like(keras: Any) -> None:
     like = {"net": {"bias": keras.Variable(np.zeros(2, np.float32))}, "scale": keras.Variable(np.float32(0))}
     given = {"net": {"bias": np.float32([1, 2])}, "scale": np.float32(3)}
     found = gx.to_numpy(gx.from_numpy(given, like=like))

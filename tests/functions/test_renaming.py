@@ -58,8 +58,7 @@ def test_no_field_of_a_state_has_a_name_that_parameters_have() -> None:
     assert not [name for name in names for word in ("weight", "bias", "kernel", "scale") if word in name]
 
 
-def test_states_of_optax_in_a_chain_and_measures() -> None:
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+def test_states_of_optax_in_a_chain_and_measures(jax: Any, optax: Any) -> None:
     tx = gx.chain(gx.measure(gx.clip_norm(1.0)), optax.chain(optax.adam(0.1), optax.identity()))
     old, new = {"weight": jax.numpy.ones((2, 3))}, {"kernel": jax.numpy.ones((3, 2))}
     _, state = tx.update(old, tx.init(old))

@@ -63,8 +63,7 @@ def test_a_function_of_ones_own_is_given_copies_of_the_leaves_types() -> None:
 # --- JAX -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sign_has_the_dtype_of_a_weakly_typed_leaf() -> None:
-    jnp = pytest.importorskip("jax.numpy")
+def test_a_sign_has_the_dtype_of_a_weakly_typed_leaf(jnp: Any) -> None:
     leaf = jnp.asarray(3.0) * 1.0
     assert gx.sign()(leaf).dtype == leaf.dtype
 
@@ -72,8 +71,7 @@ def test_a_sign_has_the_dtype_of_a_weakly_typed_leaf() -> None:
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def test_float64_gradients_on_another_device() -> None:
-    torch = pytest.importorskip("torch")
+def test_float64_gradients_on_another_device(torch: Any) -> None:
     tree = {name: torch.ones(3, device="meta", dtype=torch.float64) for name in "ab"}
     for tx in (
         gx.chain(gx.freeze("a"), gx.clip_global_norm(1.0)),
@@ -83,8 +81,7 @@ def test_float64_gradients_on_another_device() -> None:
         assert all(leaf.device.type == "meta" for leaf in tx(tree).values())
 
 
-def test_no_leaf_goes_to_another_device() -> None:
-    torch = pytest.importorskip("torch")
+def test_no_leaf_goes_to_another_device(torch: Any) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     moved: list[int] = []
@@ -121,8 +118,7 @@ def test_the_derivative_of_a_norm_that_is_nan_is_nan(framework: str, ord: float)
 # --- TensorFlow ------------------------------------------------------------------------------------------------------
 
 
-def test_a_number_without_a_shape_leaves_a_gradient_its_own() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_a_number_without_a_shape_leaves_a_gradient_its_own(tf: Any) -> None:
     with tf.Graph().as_default():
         number = tf.compat.v1.placeholder(tf.float32)
         x = tf.compat.v1.placeholder(tf.float32, [2, 3])
@@ -130,8 +126,7 @@ def test_a_number_without_a_shape_leaves_a_gradient_its_own() -> None:
         assert out["a"].shape == (2, 3)
 
 
-def test_what_goes_through_on_backward_is_not_kept_for_it() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_what_goes_through_on_backward_is_not_kept_for_it(tf: Any) -> None:
     x = tf.Variable([3.0, 4.0])
     with tf.GradientTape():
         hidden = x * 2.0

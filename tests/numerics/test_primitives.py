@@ -154,8 +154,7 @@ def test_subnormal_gradients_within_the_limit_stay(make: Any, framework: str, mo
 
 
 @slow(TRACES)
-def test_unknown_ranks_with_axes_and_bounds() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_unknown_ranks_with_axes_and_bounds(tf: Any) -> None:
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
     def clip(gradient: Any) -> Any:
@@ -164,16 +163,14 @@ def test_unknown_ranks_with_axes_and_bounds() -> None:
     assert max_ulp(clip(f32(3, 4)).numpy(), f32(0.5**0.5, 0.5**0.5)) <= 2
 
 
-def test_dense_rows_stand_in_their_places() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_dense_rows_stand_in_their_places(tf: Any) -> None:
     sparse = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([2, 0]), tf.constant([3, 1]))
     assert gx.clip_value(low=0.5)([sparse])[0].numpy().tolist() == [[4.0], [0.5], [3.0]]
     assert gx.tensorflow.backend.to_numpy(sparse).tolist() == [[4.0], [0.0], [3.0]]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-def test_torch_arrays_are_copied_and_read_whole() -> None:
-    torch = pytest.importorskip("torch")
+def test_torch_arrays_are_copied_and_read_whole(torch: Any) -> None:
     backend, array = gx.torch.backend, f32(3, 4)
     tensor = backend.from_numpy(array)
     tensor.mul_(2)
@@ -239,9 +236,8 @@ def test_norms_of_large_float64_leaves(framework: str) -> None:
 
 @slow(TRACES)
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
-def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
+def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float, tf: Any) -> None:
     """TensorFlow's XLA loses a NaN in the maximum of two numbers."""
-    tf = pytest.importorskip("tensorflow")
     for make in (gx.clip_norm, gx.clip_global_norm):
         clip = tf.function(make(1.0, ord=ord).__call__, jit_compile=True)
         assert np.isnan(clip([tf.constant([np.nan, 3.0]), tf.constant([0.5])])[0]).all()
@@ -302,8 +298,7 @@ def test_many_leaves(expression: str, dtypes: tuple[Any, ...], framework: str, m
 
 
 @slow(INDUCTOR)
-def test_derivatives_of_many_leaves() -> None:
-    jax = pytest.importorskip("jax")
+def test_derivatives_of_many_leaves(jax: Any) -> None:
     tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.5))
     tree = {path: {k: jax.numpy.asarray(v) for k, v in pair.items()} for path, pair in many((np.float32,)).items()}
 
@@ -373,8 +368,7 @@ def test_rows_that_are_alike(framework: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1e20, 1.0, 1e-15])
-def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float, tf: Any) -> None:
     leaf, limit = np.tile(np.float32([1.0, 0.5]), 10_000) * np.float32(size), min(size, 1.0)
 
     @tf.function
@@ -390,14 +384,12 @@ def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float) -> N
     np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), narrowed(right, np.float64), rtol=1e-4)
 
 
-def test_tensors_of_two_devices() -> None:
-    torch = pytest.importorskip("torch")
+def test_tensors_of_two_devices(torch: Any) -> None:
     out = gx.scale(0.5)([torch.ones(3, device="meta"), torch.ones(3)])
     assert (out[0].device.type, out[1].tolist()) == ("meta", [0.5, 0.5, 0.5])
 
 
-def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_zeros_of_two_signs_in_eager_tensorflow(tf: Any) -> None:
     out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
     assert [np.signbit(leaf.numpy()).tolist() for leaf in out] == [[True, True], [False, False]]
 

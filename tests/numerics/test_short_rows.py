@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import optree
@@ -51,8 +52,7 @@ def test_norms(kind: str, ord: float, backend: Backend) -> None:
         assert max_ulp(np.float32(found), np.float32(float(exact))) <= budget, (shape, found, exact)
 
 
-def test_the_norm_of_gpt2s_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_the_norm_of_gpt2s_embedding(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
     leaf = np.random.default_rng(3).standard_normal((50257, 768), np.float32)
     exact = math.sqrt(float(np.sum(np.square(leaf, dtype=np.float64), dtype=np.longdouble)))
     with of_torch(monkeypatch):
@@ -60,8 +60,7 @@ def test_the_norm_of_gpt2s_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max_ulp(array(found), np.float32(exact)) <= BUDGET
 
 
-def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
     tree = gradients("float32")
     names = ("tensorflow", "keras", "optax", "torch", "mlx", "paddle")
     clips = [clip(0.7, like=name) for clip in (gx.clip_norm, gx.clip_global_norm) for name in names]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import threading
 import time
 from typing import Any
@@ -45,14 +43,6 @@ def test_little_work_stays_on_its_thread() -> None:
     assert set(idents) == {threading.get_ident()}
 
 
-def test_an_error_comes_through() -> None:
-    def fail(item: int) -> None:
-        raise ValueError(item)
-
-    with pytest.raises(ValueError, match=r"\d"):
-        threads.spread(fail, range(9), [1 << 20] * 9)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e30], ids=["ordinary", "overflow"])
 def test_the_numbers_are_those_of_one_thread(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     together = backend.norms(leaves(scale), 2.0)
@@ -79,23 +69,6 @@ def test_views_of_one_memory_are_multiplied_one_after_the_other(monkeypatch: pyt
     assert not shared
     gx.numpy.apply_(gx.scale(0.5), [whole, np.ones(1, np.float32)])
     assert shared == [2]
-
-
-def _norm_in_a_child(answers: Any) -> None:
-    answers.put(float(backend.norms(leaves(), 2.0)[0]))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
-def test_a_forked_child_has_threads_of_its_own() -> None:
-    right = float(backend.norms(leaves(), 2.0)[0])  # the parent's threads are there now
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=_norm_in_a_child, args=(answers,), daemon=True)
-    child.start()
-    child.join(30)
-    assert not child.is_alive(), "the child waits for threads that it has not"
-    assert answers.get(timeout=5) == right
 
 
 def test_the_users_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:

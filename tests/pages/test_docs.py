@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import bench_page
 import peers
@@ -68,8 +69,7 @@ def test_python_stands_in_blocks_that_the_tests_know(page: str) -> None:
     assert found <= ({"```{code-cell} ipython3"} if page.startswith("docs/notebooks/") else known)  # the build runs it
 
 
-def test_the_commands_of_the_pages_are_commands() -> None:
-    typer = pytest.importorskip("typer")
+def test_the_commands_of_the_pages_are_commands(typer: Any) -> None:
     from gradxform.cli import app
 
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -86,8 +86,7 @@ def test_the_commands_of_the_pages_are_commands() -> None:
             command.make_context(name, arguments)
 
 
-def test_the_page_of_the_command_line_has_every_option() -> None:
-    typer = pytest.importorskip("typer")
+def test_the_page_of_the_command_line_has_every_option(typer: Any) -> None:
     from gradxform.cli import app
 
     sections = re.split(r"^## gradxform ", (ROOT / "docs/reference/cli.md").read_text(), flags=re.MULTILINE)[1:]

@@ -156,8 +156,7 @@ LAYERS = {
 
 @slow(XLA, lambda layer: list(LAYERS).index(layer) % 2 == 1)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_layers_of_flax_give_what_torchs_gave(layer: str) -> None:
-    nnx = pytest.importorskip("flax.nnx")
+def test_layers_of_flax_give_what_torchs_gave(layer: str, nnx: Any) -> None:
     make, make_new = LAYERS[layer]
     torch.manual_seed(0)
     old, new = make(), make_new(nnx, nnx.Rngs(0))

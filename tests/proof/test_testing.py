@@ -87,10 +87,9 @@ def test_a_lost_none_is_noticed() -> None:
         assert "structure" in parity._checked(lookup.backend("numpy"), "eager", given, got).problem
 
 
-def test_another_dtype_and_framework_are_noticed() -> None:
+def test_another_dtype_and_framework_are_noticed(torch: Any) -> None:
     numpy = lookup.backend("numpy")
     assert "float64" in parity._checked(numpy, "eager", [np.float32([1])], [np.float64([1])]).problem
-    torch = pytest.importorskip("torch")
     assert "Tensor" in parity._checked(numpy, "eager", [np.ones(1)], [torch.ones(1)]).problem
 
 

@@ -186,8 +186,7 @@ def test_a_second_call_of_a_step_adds_to_it(tmp_path: Path) -> None:
     assert kept(tmp_path, 0, "loss")[""] == 2.0
 
 
-def test_a_loss_joins_the_step_that_a_handle_records(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_loss_joins_the_step_that_a_handle_records(tmp_path: Path, torch: Any) -> None:
     model, recorder = torch.nn.Linear(2, 1), gx.record(tmp_path)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
     gx.torch.attach(optimizer, gx.clip_norm(1.0)).record(recorder)

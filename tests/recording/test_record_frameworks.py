@@ -16,8 +16,7 @@ from gradxform.recording.reading import Recording
 W = np.float32([[1.0, 2.0], [3.0, 4.0]])
 
 
-def test_from_a_jitted_step(tmp_path: Path) -> None:
-    jax = pytest.importorskip("jax")
+def test_from_a_jitted_step(tmp_path: Path, jax: Any) -> None:
     recorder = gx.record(tmp_path, every=2)
 
     @jax.jit
@@ -35,8 +34,7 @@ def test_from_a_jitted_step(tmp_path: Path) -> None:
     assert kept(tmp_path, 0, "loss")[""] == 30.0
 
 
-def test_a_traced_step_says_what_to_write(tmp_path: Path) -> None:
-    jax = pytest.importorskip("jax")
+def test_a_traced_step_says_what_to_write(tmp_path: Path, jax: Any) -> None:
     recorder = gx.record(tmp_path)
     with pytest.raises(TypeError, match=r"jax\.debug\.callback\(recorder, step"):
         jax.jit(lambda i: recorder(i, loss=i))(0)
@@ -59,8 +57,7 @@ gx.record({str(tmp_path)!r})(0, gradients={{"w": w}})
     np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["w"], np.arange(8.0))
 
 
-def test_states_of_flax(tmp_path: Path) -> None:
-    nnx = pytest.importorskip("flax.nnx")
+def test_states_of_flax(tmp_path: Path, nnx: Any) -> None:
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     gradients = nnx.grad(lambda model: model(W).sum())(model)
     gx.record(tmp_path)(0, gradients=gradients, parameters=nnx.state(model, nnx.Param))
@@ -69,8 +66,7 @@ def test_states_of_flax(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on", ["gradients", "updates"])
-def test_a_gradient_of_torch_that_negates_when_it_is_read(on: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_gradient_of_torch_that_negates_when_it_is_read(on: str, tmp_path: Path, torch: Any) -> None:
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([w], lr=0.5)
     gx.torch.attach(optimizer, gx.scale(0.5), on=on).record(gx.record(tmp_path))
@@ -81,8 +77,7 @@ def test_a_gradient_of_torch_that_negates_when_it_is_read(on: str, tmp_path: Pat
     assert kept(tmp_path, 0, "gradients")["0"].tolist() == [-4.0, 2.0]
 
 
-def test_a_model_of_torch_and_its_gradients(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_model_of_torch_and_its_gradients(tmp_path: Path, torch: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)).to(torch.bfloat16)
     model[1].bias.requires_grad_(False)
     model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
@@ -93,8 +88,7 @@ def test_a_model_of_torch_and_its_gradients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("norms_only", [False, True])
-def test_parameters_of_torch_are_recorded_by_their_gradients(norms_only: bool, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_parameters_of_torch_are_recorded_by_their_gradients(norms_only: bool, tmp_path: Path, torch: Any) -> None:
     model = torch.nn.Linear(2, 1)
     model(torch.tensor([[3.0, 4.0]])).sum().backward()
     named = dict(model.named_parameters())
@@ -106,8 +100,7 @@ def test_parameters_of_torch_are_recorded_by_their_gradients(norms_only: bool, t
         assert norms_only or own == [parameter.tolist() for parameter in named.values()]
 
 
-def test_variables_of_keras_are_no_gradients(tmp_path: Path) -> None:
-    keras = pytest.importorskip("keras")
+def test_variables_of_keras_are_no_gradients(tmp_path: Path, keras: Any) -> None:
     layer = keras.layers.Dense(1)
     layer.build((None, 2))
     if keras.backend.backend() == "torch":
@@ -119,8 +112,7 @@ def test_variables_of_keras_are_no_gradients(tmp_path: Path) -> None:
                 gx.record(tmp_path)(0, gradients=given)
 
 
-def test_the_handle_of_attach(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_the_handle_of_attach(tmp_path: Path, torch: Any) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
     handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
@@ -137,8 +129,7 @@ def test_the_handle_of_attach(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["weight"], before)
 
 
-def test_handles_and_callbacks_keep_the_order_of_the_network(tmp_path: Path) -> None:
-    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+def test_handles_and_callbacks_keep_the_order_of_the_network(tmp_path: Path, torch: Any, keras: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
     gx.torch.attach(optimizer, gx.identity()).record(gx.record(tmp_path / "torch"))
@@ -157,8 +148,7 @@ def test_handles_and_callbacks_keep_the_order_of_the_network(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_callback_of_keras(wrapped: bool, tmp_path: Path) -> None:
-    keras = pytest.importorskip("keras")
+def test_a_callback_of_keras(wrapped: bool, tmp_path: Path, keras: Any) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     optimizer = keras.optimizers.SGD(0.5)
     if wrapped:
@@ -178,8 +168,7 @@ def test_a_callback_of_keras(wrapped: bool, tmp_path: Path) -> None:
         assert kept(tmp_path, 1, "gradients") == {}
 
 
-def test_pairs_and_variables_of_tensorflow_and_values_of_a_session(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_pairs_and_variables_of_tensorflow_and_values_of_a_session(tmp_path: Path, tf: Any) -> None:
     w = tf.Variable(W, name="w")
     recorder = gx.record(tmp_path)
     slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([0, 0]), tf.constant([2, 2]))
@@ -196,8 +185,7 @@ def test_pairs_and_variables_of_tensorflow_and_values_of_a_session(tmp_path: Pat
         tf.function(lambda x: recorder(2, gradients={"w": x}))(w)
 
 
-def test_of_several_jax_processes_the_first_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jax = pytest.importorskip("jax")
+def test_of_several_jax_processes_the_first_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jax: Any) -> None:
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     for rank, written in ((1, []), (0, [0])):
         monkeypatch.setattr(jax, "process_index", lambda rank=rank: rank)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,9 +61,8 @@ def test_two_processes_of_jax(tmp_path: Path) -> None:
     assert kept(tmp_path / "run", 0, "loss")[""] == 0  # of the first process
 
 
-def test_two_processes_of_torch_with_dtensors(tmp_path: Path) -> None:
+def test_two_processes_of_torch_with_dtensors(tmp_path: Path, torch: Any) -> None:
     """FSDP2 over gloo, by the recorder and by the handle of `attach`, beside one process with everything."""
-    torch = pytest.importorskip("torch")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("PyTorch was built without gloo")
     for world in (1, 2):

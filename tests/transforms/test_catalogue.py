@@ -234,8 +234,7 @@ def test_a_state_keeps_its_dtype(name: str) -> None:
 
 @slow(XLA)
 @pytest.mark.parametrize("name", [*STATEFUL, "frozen, each", "frozen, all"])
-def test_a_gradient_flows_through_statistics_and_masks(name: str) -> None:
-    jax = pytest.importorskip("jax")
+def test_a_gradient_flows_through_statistics_and_masks(name: str, jax: Any) -> None:
     frozen = {"frozen, each": gx.clip_norm(1.0), "frozen, all": gx.clip_global_norm(1.0)}
     tx = STATEFUL[name] if name in STATEFUL else gx.chain(gx.freeze("b"), frozen[name])
 
@@ -461,8 +460,7 @@ def test_has_updated_asks_all_states() -> None:
     assert not gx.has_updated({"a": (state,)})
 
 
-def test_skipped_steps_keep_sparse_gradients_sparse() -> None:
-    torch = pytest.importorskip("torch")
+def test_skipped_steps_keep_sparse_gradients_sparse(torch: Any) -> None:
     tx = gx.skip_nonfinite(gx.clip_norm(1.0))
     rows = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.tensor([[math.nan]]), (3, 1), check_invariants=False)
     updates, _ = tx.update([rows], tx.init([torch.zeros(3, 1)]))
@@ -657,8 +655,7 @@ def test_complex_gradients_are_refused_by_name(tx: Any) -> None:
             tx.update(grads, tx.init(grads))
 
 
-def test_an_unknown_rank_is_refused() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_an_unknown_rank_is_refused(tf: Any) -> None:
     for function in (
         lambda x: gx.per_example_clip_norm([x], 1.0),
         lambda x: gx.per_example_clip_global_norm([x], 1.0),
@@ -775,8 +772,7 @@ def test_a_warning_of_zeros_reaches_optax_and_flax() -> None:
             start()
 
 
-def test_a_window_in_another_library_says_what_to_write() -> None:
-    optax = pytest.importorskip("optax")
+def test_a_window_in_another_library_says_what_to_write(optax: Any) -> None:
     tx, params = optax.chain(gx.accumulate(gx.clip_norm(1.0), 4), optax.sgd(0.1)), {"w": np.ones(2)}
     with pytest.raises(TypeError, match=r"gx.accumulate\(optax.chain"):
         gx.flush(tx, tx.init(params), params)
@@ -957,7 +953,7 @@ def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
 
 
 @slow(XLA)
-def test_the_order_of_surgery_follows_the_seed() -> None:
+def test_the_order_of_surgery_follows_the_seed(jax: Any) -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
     assert 2 <= len({gx.pcgrad(trees, seed)[0].tobytes() for seed in range(20)}) <= 8
     for seed in range(20):
@@ -966,7 +962,6 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
         orders = [sorted({0, 1, 2} - {i}, key=draws[i].__getitem__) for i in range(3)]
         right = surgery([{"w": leaf} for (leaf,) in trees], orders)["w"]
         np.testing.assert_allclose(gx.pcgrad(trees, seed)[0], right.astype(float), atol=1e-14)
-    jax = pytest.importorskip("jax")
     given = tensors("jax", trees)
     surgeon = jax.jit(lambda trees, seed: gx.pcgrad(trees, seed))
     for seed in (5, -1):

@@ -70,8 +70,7 @@ def test_edges(update: float, gradient: float, wanted: list[float]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-def test_gradients_may_have_another_dtype_and_be_sparse() -> None:
-    torch = pytest.importorskip("torch")
+def test_gradients_may_have_another_dtype_and_be_sparse(torch: Any) -> None:
     updates = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
     gradients = torch.sparse_coo_tensor([[1]], [[1.0, -1.0]], (2, 2))
     found = changed(gx.cautious(), updates, gradients)
@@ -110,9 +109,8 @@ def test_without_gradients_the_error_says_what_to_write(tx: Any) -> None:
         one_sentence(str(it.value))
 
 
-def test_optax_drops_the_gradients_for_what_is_not_its_own_kind() -> None:
+def test_optax_drops_the_gradients_for_what_is_not_its_own_kind(jnp: Any, optax: Any) -> None:
     """The error names what to write, and with it the gradients arrive."""
-    jnp, optax = pytest.importorskip("jax").numpy, pytest.importorskip("optax")
     gradients, updates = [jnp.asarray(GRADIENTS)], [jnp.asarray(UPDATES)]
     bare, wrapped = optax.chain(gx.cautious()), optax.chain(gx.jax.as_optax(gx.cautious()))
     with pytest.raises(ValueError, match=r"gx\.jax\.as_optax\(tx\)"):
@@ -121,8 +119,7 @@ def test_optax_drops_the_gradients_for_what_is_not_its_own_kind() -> None:
     assert_ulp(found, f32(0.6, 0.0, 1.2, 0.0))
 
 
-def test_adapters_of_gradients_name_those_of_updates() -> None:
-    torch = pytest.importorskip("torch")
+def test_adapters_of_gradients_name_those_of_updates(torch: Any) -> None:
     parameter = torch.nn.Parameter(torch.tensor(UPDATES))
     parameter.grad = torch.tensor(GRADIENTS)
     with pytest.raises(ValueError, match=r"gx\.torch\.attach\(optimizer, tx, on="):

@@ -133,8 +133,7 @@ def test_two_gradients_of_one_path_keep_their_names_where_one_is_none() -> None:
     assert found[one[0]] == 1.0
 
 
-def test_without_per_leaf_a_state_has_the_fields_of_before() -> None:
-    serialization = pytest.importorskip("flax.serialization")
+def test_without_per_leaf_a_state_has_the_fields_of_before(serialization: Any) -> None:
     tx = gx.measure(gx.scale(2.0))
     state = tx.init([np.ones(1)])
     assert type(state)._fields == ("measures", "inner")
@@ -362,8 +361,7 @@ def test_the_rules_of_a_partition_are_measured_under_their_labels(framework: str
     }
 
 
-def test_variables_are_known_by_their_names() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_variables_are_known_by_their_names(tf: Any) -> None:
     w, b = tf.Variable([3.0, 4.0], name="kernel"), tf.Variable([1.0], name="bias")
     clip = gx.clip_norm(1.0)
     tx = gx.measure(gx.chain(gx.masked(clip, [w, b]), gx.masked(clip, b), gx.masked(clip, ["kernel", b])))
@@ -373,8 +371,7 @@ def test_variables_are_known_by_their_names() -> None:
     assert found == ["masked/kernel bias/clip_norm", "masked/bias/clip_norm", "masked/kernel bias/clip_norm_1"]
 
 
-def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() -> None:
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function(jax: Any, optax: Any) -> None:
     rules = {"z": gx.measure(gx.clip_norm(1.0)), "a": gx.measure(gx.clip_norm(2.0))}
     tx = optax.partition(rules, {"one": "z", "two": "a"})
     tree = {"one": jax.numpy.array([5.0]), "two": jax.numpy.array([10.0])}
@@ -401,8 +398,7 @@ def test_bad_arguments(given: Any) -> None:
         gx.measure(*given)
 
 
-def test_in_optax_around_optax_and_in_a_scan() -> None:
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+def test_in_optax_around_optax_and_in_a_scan(jax: Any, optax: Any) -> None:
     tx = optax.chain(
         optax.masked(gx.measure(gx.clip_global_norm(1.0)), {"w": True}),
         optax.apply_if_finite(gx.measure(gx.chain(optax.trace(0.5), optax.adam(0.1))), 3),
@@ -472,8 +468,7 @@ def test_norms_of_two_leaves_of_one_path_are_refused() -> None:
         gx.norms({"a": {"b": np.ones(1)}, "a/b": np.ones(4)})
 
 
-def test_nonfinite_paths_of_sparse_gradients() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_nonfinite_paths_of_sparse_gradients(tf: Any) -> None:
     slices = tf.IndexedSlices(tf.constant([[1.0], [INF]]), tf.constant([0, 2]), tf.constant([4, 1]))
     assert gx.nonfinite_paths({"table": slices, "w": tf.ones(2)}) == ["table"]
     assert gx.nonfinite_paths({}) == gx.nonfinite_paths([None]) == gx.nonfinite_paths([np.int32([1])]) == []

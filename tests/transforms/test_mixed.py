@@ -56,8 +56,7 @@ def test_cautious_beside_gradients_of_another_dtype(framework: str) -> None:
             assert (array(found[0]) > 0.0).all()
 
 
-def test_a_result_and_the_state_have_memory_of_their_own() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_result_and_the_state_have_memory_of_their_own(torch: Any) -> None:
     gradient = torch.ones(2, requires_grad=True)
     for tx in (gx.ema(0.0), gx.trace(0.0), gx.ema(0.0, debias=False)):
         updates, state = tx.update([gradient], tx.init([gradient]))

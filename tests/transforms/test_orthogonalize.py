@@ -293,8 +293,7 @@ def test_expressions_with_coefficients_of_ones_own() -> None:
     assert gx.parse(repr(tx)) == tx
 
 
-def test_a_slice_of_each_matrix_is_refused() -> None:
-    jax = pytest.importorskip("jax")
+def test_a_slice_of_each_matrix_is_refused(jax: Any) -> None:
     tx = gx.across(gx.orthogonalize(), "device", split="leaves")
     with pytest.raises(ValueError, match="a slice of 'w'"):
         jax.vmap(lambda g: tx({"w": g}), axis_name="device")(jax.numpy.ones((2, 3, 4)))

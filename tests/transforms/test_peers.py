@@ -166,8 +166,7 @@ def test_the_formulas_compared_with_gradxform() -> None:
     assert clip("paddle", 0.5, 0, 0, each=True) == [0, 0]
 
 
-def test_tensorflows_axes() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_tensorflows_axes(tf: Any) -> None:
     for axes in ((0,), (1,), (-1, 0)):
         leaf = ordinary("float32", 1)[1]
         (got,) = clipped(gx.clip_norm(0.7, axes=axes, like="tensorflow"), "tensorflow", [leaf])
@@ -255,11 +254,10 @@ def test_the_librarys_own_norm_is_over_the_scope(like: str) -> None:
     assert masked[0].tobytes() == leaves[0].tobytes()
 
 
-def test_in_place() -> None:
+def test_in_place(torch: Any) -> None:
     leaves, given = ordinary("float32", 1), ordinary("float32", 1)
     gx.numpy.apply_(gx.clip_global_norm(0.7, like="optax"), given)
     assert distance(given, clipped(gx.clip_global_norm(0.7, like="optax"), "numpy", leaves)) == 0
-    torch = pytest.importorskip("torch")
     parameters = [parameter(torch.from_numpy(leaf)) for leaf in leaves]
     for like in ("torch", "optax"):
         wanted = clipped(gx.clip_global_norm(0.7, like=like), "torch", [p.grad.numpy().copy() for p in parameters])
@@ -271,8 +269,7 @@ def test_in_place() -> None:
 
 @slow(PEERS, lambda like: like not in ("optax", "torch"))
 @pytest.mark.parametrize("like", LIKE)
-def test_derivatives(like: str) -> None:
-    jax = pytest.importorskip("jax")
+def test_derivatives(like: str, jax: Any) -> None:
     for transform in TRANSFORMS:
         tx = getattr(gx, transform)(1.0, like=like)
         for point in (np.float32([0, 0]), np.float32([0.3, 0.4]), np.float32([3, 4])):
@@ -281,8 +278,7 @@ def test_derivatives(like: str) -> None:
             assert np.asarray(derivative) == pytest.approx(np.asarray(right), abs=1e-5)
 
 
-def test_vmap_and_a_traced_limit() -> None:
-    jax = pytest.importorskip("jax")
+def test_vmap_and_a_traced_limit(jax: Any) -> None:
     rows = np.float32([[3, 4], [0.3, 0.4]])
     for like in LIKE:
         out = jax.vmap(lambda row, c, like=like: gx.clip_norm(c, like=like)(row))(rows, np.float32([1, 1]))

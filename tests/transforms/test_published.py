@@ -159,9 +159,8 @@ def test_published_algorithms(name: str, given: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40 + 3, -5])
-def test_noise_from_the_generator_of_jax(seed: int) -> None:
+def test_noise_from_the_generator_of_jax(seed: int, jax: Any) -> None:
     """The Box-Muller formula in float64 on JAX's random words, by seed, step and path."""
-    jax = pytest.importorskip("jax")
     draw = pytest.importorskip("jax.extend.random").threefry_2x32
     path, count = 0xCBF29CE484222325, 1001
     for character in "w":

@@ -70,8 +70,7 @@ def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch, device: A
 
 @slow(FAKE, lambda row: not str(row).startswith(("clip_global", "ema", "clip_value")))
 @pytest.mark.parametrize("row", each_transform_once(ROWS, REASON))
-def test_tensors_of_mps_stay_there_and_narrow(row: Row) -> None:
-    torch = pytest.importorskip("torch")
+def test_tensors_of_mps_stay_there_and_narrow(row: Row, torch: Any) -> None:
     fake = pytest.importorskip("torch._subclasses.fake_tensor")
     with fake.FakeTensorMode(), indexing():
 

@@ -77,8 +77,7 @@ def test_views_and_byte_orders() -> None:
         np.testing.assert_array_equal(leaf, before)
 
 
-def test_views_in_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+def test_views_in_pytorch(torch: Any) -> None:
     whole = torch.tensor(RNG.standard_normal((8, 9)).astype(np.float32))
     for leaf in (whole.T, whole[::2], whole[0].expand(3, 9), torch._neg_view(whole)):
         for given in (leaf, leaf.clone().requires_grad_(), torch._neg_view(-leaf).requires_grad_()):
@@ -133,14 +132,12 @@ def test_shapes_that_are_known_late(framework: str) -> None:
     np.testing.assert_array_equal(np.asarray(found), by_hand(x, 0.1))
 
 
-def test_no_rows_at_all_in_tensorflow() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_no_rows_at_all_in_tensorflow(tf: Any) -> None:
     step = tf.function(lambda g: gx.top_k(0.1)([g])[0]).get_concrete_function(tf.TensorSpec([None, 10], tf.float32))
     assert step(tf.zeros([0, 10])).shape == (0, 10)
 
 
-def test_counts_of_huge_leaves_in_tensorflow() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_counts_of_huge_leaves_in_tensorflow(tf: Any) -> None:
     for size, dtype in ((2**31 + 8, tf.int64), (2**31 - 8, tf.int32)):
         step = tf.function(lambda g: gx.top_k(0.1)([g])[0])
         graphs = step.get_concrete_function(tf.TensorSpec([size], tf.float16)).graph.as_graph_def()
@@ -148,8 +145,7 @@ def test_counts_of_huge_leaves_in_tensorflow() -> None:
         assert {node.attr["T"].type for node in nodes if node.op == "Sum"} == {dtype.as_datatype_enum}
 
 
-def test_a_replicated_leaf_beside_a_sharded_one_in_shard_map() -> None:
-    jax = pytest.importorskip("jax")
+def test_a_replicated_leaf_beside_a_sharded_one_in_shard_map(jax: Any) -> None:
     from jax.sharding import PartitionSpec as P
 
     mesh, x = (
@@ -166,8 +162,7 @@ def test_a_replicated_leaf_beside_a_sharded_one_in_shard_map() -> None:
 # --- sparse ----------------------------------------------------------------------------------------------------------
 
 
-def test_sparse_results_in_pytorch() -> None:
-    torch = pytest.importorskip("torch")
+def test_sparse_results_in_pytorch(torch: Any) -> None:
     x = RNG.standard_normal((10, 10)).astype(np.float32)
     (found,) = gx.top_k(0.1, sparse=True)([torch.tensor(x)])
     assert found.is_sparse
@@ -190,8 +185,7 @@ def test_only_pytorch_has_them(framework: str) -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.5, 1.0])
-def test_sparse_gradients_stay_sparse(fraction: float) -> None:
-    torch = pytest.importorskip("torch")
+def test_sparse_gradients_stay_sparse(fraction: float, torch: Any) -> None:
     x = np.where(RNG.random((10, 10)) < 0.2, RNG.standard_normal((10, 10)), 0).astype(np.float32)
     for tx in (gx.top_k(fraction), gx.top_k(fraction, sparse=True)):
         (found,) = tx([torch.tensor(x).to_sparse()])
@@ -201,8 +195,7 @@ def test_sparse_gradients_stay_sparse(fraction: float) -> None:
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("fraction", [0.05, 0.2, 0.9])
-def test_indexed_slices_stay_slices(fraction: float, graph: bool) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_indexed_slices_stay_slices(fraction: float, graph: bool, tf: Any) -> None:
     rows = RNG.standard_normal((3, 4)).astype(np.float32)
     dense = np.zeros((8, 4), np.float32)
     np.add.at(dense, [5, 1, 5], rows)
@@ -217,8 +210,7 @@ def test_indexed_slices_stay_slices(fraction: float, graph: bool) -> None:
         step(tf.constant(rows), None)
 
 
-def test_an_optimizer_with_sparse_gradients() -> None:
-    torch = pytest.importorskip("torch")
+def test_an_optimizer_with_sparse_gradients(torch: Any) -> None:
     found = []
     for sparse in (False, True):
         model = torch.nn.Linear(4, 3)
