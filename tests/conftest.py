@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FRAMEWORKS, is_slow_case, without_generated_code
+from support import FRAMEWORKS, MODES, is_slow_case, without_generated_code
 
 from gradxform.backend import lookup
 
@@ -49,6 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Skip programs when looking for doctests, which would import them; test_programs.py runs them."""
     return True if collection_path.parent.name == "programs" and not collection_path.name.startswith("test_") else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of `framework`, or of `framework` and `mode`, that chooses none runs in all of them."""
+    chosen = "".join(str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    wanted = [name for name in ("framework", "mode") if name in metafunc.fixturenames and name not in chosen]
+    if wanted:
+        metafunc.parametrize(",".join(wanted), MODES if len(wanted) == 2 else FRAMEWORKS)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -46,7 +46,6 @@ def step(tx: Any, gradients: Any, params: Any) -> Any:
     return tx.update(gradients, tx.init(params))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("case", PAIRS)
 def test_trees_of_other_keys_and_containers(framework: str, function: str, case: str) -> None:
@@ -65,7 +64,6 @@ def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str, functio
         call(framework, mode, FUNCTIONS[function], {"w": A}, {"v": A})
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in TASKS])
 def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
     one, other = tensors(framework, ({"a": A, "x": {"b": B, "c": A}}, {"x": {"c": A, "b": B}, "a": A}))
@@ -74,14 +72,12 @@ def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
     assert_bits(*(pair[0] if isinstance(pair, tuple) else pair for pair in (found, wanted)))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_names_with_dots_fit_nested_dicts(framework: str) -> None:
     flat, nested = tensors(framework, ({"x.b": B, "x.c": A}, {"x": {"b": 2 * B, "c": 3 * A}}))
     found, _ = gx.add_decayed_weights(0.5).update(flat, None, nested)
     assert_bits(found, tensors(framework, {"x.b": 2 * B, "x.c": 2.5 * A}))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_steps_with_dicts_in_two_orders(framework: str) -> None:
     tx = gx.trace(1.0)
     one, other = tensors(framework, ({"a": A, "b": B}, {"b": B, "a": A}))
@@ -91,13 +87,11 @@ def test_two_steps_with_dicts_in_two_orders(framework: str) -> None:
     assert_bits(state.trace, updates)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_lists_of_trees_in_two_orders_and_with_none(framework: str) -> None:
     trees = tensors(framework, [{"a": A, "b": B}, {"b": 3 * B, "a": None}])
     assert_bits(gx.mean(trees), tensors(framework, {"a": A / 2, "b": 2 * B}))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_none_in_the_gradients_or_beside_them_fits(framework: str) -> None:
     full, part = tensors(framework, ({"a": A, "b": [B, A]}, {"a": None, "b": [B, None]}))
     assert_bits(FUNCTIONS["trace"](part, full)[0], part)
@@ -107,7 +101,6 @@ def test_none_in_the_gradients_or_beside_them_fits(framework: str) -> None:
         FUNCTIONS["trace"](full, part)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("other", [{"x": (A, B), "y": A}, collections.OrderedDict(y=A, x={"0": A, "1": B})], ids=str)
 def test_other_containers_with_the_same_paths_fit(framework: str, function: str, other: Any) -> None:
@@ -188,7 +181,6 @@ TITLES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "
 
 
 @pytest.mark.parametrize("of", [f for f in FRAMEWORKS if f != "numpy"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_state_of_another_framework(framework: str, of: str) -> None:
     tx = gx.chain(gx.clip_norm(1.0), gx.ema(0.9))
     grads, state = tensors(framework, {"w": A}), tx.init(tensors(of, {"w": A}))
@@ -200,7 +192,6 @@ def test_the_state_of_another_framework(framework: str, of: str) -> None:
     tx.update(grads, gx.from_numpy(gx.to_numpy(state), like=tx.init(grads)))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_state_of_numpy_is_adopted(framework: str) -> None:
     tx, grads = gx.trace(0.5), tensors(framework, {"w": A, "b": B})
     updates, state = tx.update(grads, tx.init({"w": A, "b": B}))
@@ -225,7 +216,6 @@ EACH_STATE |= {
 }
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", EACH_STATE)
 def test_the_state_of_another_transformation(framework: str, name: str) -> None:
     tx, grads = EACH_STATE[name], tensors(framework, {"w": A.reshape(1, 2)})
@@ -317,7 +307,6 @@ def test_variables_beside_arrays_go_straight_through(kind: str) -> None:
     assert [leaf.tolist() if kind == "torch" else leaf.numpy().tolist() for leaf in found] == [[6.0, 8.0], [2.0, 2.0]]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_list_of_pairs_of_gradients_is_a_tree(framework: str) -> None:
     tree = tensors(framework, [(0.1 * A, 0.1 * A)])
     assert_bits(gx.clip_norm(1.0)(tree), tree)

@@ -10,9 +10,7 @@ import optree
 import pytest
 from support import (
     EAGER,
-    FRAMEWORKS,
     INDUCTOR,
-    MODES,
     MOST,
     XLA,
     array,
@@ -104,7 +102,6 @@ def expected_of(case: str) -> list[parity.Expected]:
 @slow(INDUCTOR, framework="torch", mode="compiled")
 @slow(XLA, lambda case: case.startswith(LONG) or list(CASES).index(case) % 2 == 1, framework="jax", mode="compiled")
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_the_exact_formula(framework: str, mode: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor generates code where numbers are rounded to half precision, and for the longest cases."""
     expression, tree, steps = CASES[case]
@@ -140,7 +137,6 @@ class Momentum:
         return new, new
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_factors_around_another_librarys_transformation(framework: str) -> None:
     tree = tensors(framework, {"a": f32(4.0), "b": f32(8.0)})
     for tx, wanted in (
@@ -182,7 +178,6 @@ def test_zeros_of_a_step_that_is_left_out_are_not_written_to(framework: str, mod
         assert result.leaves == {"a": 0.0, "b": 0.0}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(framework: str) -> None:
     tx = gx.skip_nonfinite(gx.ema(0.9))
     good, bad = tensors(framework, {"a": f32(1.0)}), tensors(framework, {"a": f32(np.nan)})
@@ -196,7 +191,6 @@ def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(fra
 @slow_modes
 @slow(INDUCTOR, framework="torch", mode="compiled")
 @slow(XLA, framework="jax", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
     """XLA computes a product twice, once fused with a sum; the two copies must be split at the same bit."""
     rng = np.random.default_rng(230)

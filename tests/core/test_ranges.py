@@ -62,7 +62,6 @@ SLOW = "compilers take a second for each chain; three are quick"
 )
 @slow(SLOW, framework="torch", mode="compiled", expression=AT_ONCE)
 @pytest.mark.parametrize("expression", CASES)
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_the_result_is_right(framework: str, mode: str, expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if (framework, mode) == ("torch", "compiled") and expression not in AT_ONCE:
         without_generated_code(monkeypatch)
@@ -123,7 +122,6 @@ def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], ex
 
 
 @slow(SLOW, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_gradient_whose_norm_is_subnormal(framework: str, mode: str) -> None:
     """Its norm is one, or infinite, since the factor is beyond float64; what is flushed to zero is zero or NaN."""
     tree = {"w": np.array([1e-310])}
@@ -142,7 +140,6 @@ def test_a_norm_beside_an_infinite_one_is_infinite(framework: str, mode: str, ot
     assert (found["scale/norm_before"], found["scale/norm_after"]) == (np.inf, np.inf)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_norm_above_the_range_is_infinite_where_it_is_reported(framework: str) -> None:
     tree = tensors(framework, [np.full(4, 1.7e308)])
     assert array(gx.global_norm(tree)) == np.inf
@@ -153,7 +150,6 @@ def test_a_norm_above_the_range_is_infinite_where_it_is_reported(framework: str)
 
 
 @pytest.mark.usefixtures("graph_alone")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_float32_beside_float64_takes_the_factor_that_it_can(framework: str, mode: str) -> None:
     for limit, size in ((1e-200, 1e200), (1.0, 1e300)):
         tree = {"a": np.float32([3.0, 1e-30, 3e38]), "b": np.array([size])}

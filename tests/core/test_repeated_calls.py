@@ -290,7 +290,6 @@ def test_a_rule_of_ones_own_reads_the_numbers_of_each_call() -> None:
         assert tx({"w": np.float32([size])})["w"][0] == np.float32(2 * size if size > 1 else size)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_functions_of_the_user_run_at_each_eager_call(framework: str) -> None:
     """So that a breakpoint in one is hit the first time and later."""
     pytest.importorskip(framework)

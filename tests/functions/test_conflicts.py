@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from support import (
     EAGER,
-    FRAMEWORKS,
     GRAPHS,
-    MODES,
     XLA,
     array,
     arrays,
@@ -49,7 +47,6 @@ def all_of(*trees: Any) -> dict[str, Any]:
 @slow(EAGER, framework="jax", mode="eager")
 @slow(GRAPHS, framework="tensorflow", mode="compiled", dtype=("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
     """All dtypes are combined in float64, for which test_conflicts_ranges.py lets inductor generate code."""
     trees = conflicts.trees(DTYPES[dtype])
@@ -140,7 +137,6 @@ def test_random_gradients_beside_the_papers_problems(seed: int) -> None:
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("unit", [2.0**100, 2.0**-95])
 def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> None:
     """1e30 and 2e-29, whose products exceed float32."""
@@ -154,7 +150,6 @@ def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> N
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_one_nonfinite_element_makes_everything_nan(framework: str, value: float) -> None:
     trees = conflicts.trees(np.float32)
@@ -165,7 +160,6 @@ def test_one_nonfinite_element_makes_everything_nan(framework: str, value: float
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_zeros_give_zeros_and_none_counts_as_zeros(framework: str) -> None:
     zeros = tensors(framework, [{"w": np.zeros((2, 2), np.float32), "v": np.zeros(0, np.float32)} for _ in range(3)])
     first, second = {"w": np.float32([1.0, 2.0]), "v": None}, {"w": None, "v": np.float32([1.0])}
@@ -183,7 +177,6 @@ def test_zeros_give_zeros_and_none_counts_as_zeros(framework: str) -> None:
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_radius_may_be_an_array(framework: str) -> None:
     trees, backend = tensors(framework, conflicts.trees(np.float32)), lookup.backend(framework)
     for c in (0.25, 0.0):

@@ -109,7 +109,6 @@ def test_three_tasks_of_different_sizes(units: tuple[float, ...]) -> None:
         assert exact_conflicts.lacking(gx.upgrad(given)[0], rows, 0.0) < 1e-14, trial
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_subnormal_gradients(framework: str) -> None:
     """Rounded to a multiple of the smallest number; some kernels flush numbers below the smallest normal one."""
     rows = rows_of([2.0**-1040] * 2)
@@ -120,7 +119,6 @@ def test_subnormal_gradients(framework: str) -> None:
         assert max(abs(x - float(y)) for x, y in zip(vector, right, strict=True)) <= least, function
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_narrow_leaves_beside_float64_leaves(framework: str) -> None:
     """The float32 zeros of a tiny gradient stay zeros."""
     trees = [
@@ -135,7 +133,6 @@ def test_narrow_leaves_beside_float64_leaves(framework: str) -> None:
         np.testing.assert_allclose(named["b"], np.float32(right[2:]), rtol=1e-6, err_msg=function)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_nonfinite_element_makes_everything_nan(framework: str) -> None:
     for value in (np.nan, np.inf):
         rows = rows_of([2.0**664, 2.0**300])

@@ -118,7 +118,6 @@ def assert_same_leaves(old: Any, before: str, new: Any, after: str) -> None:
     assert_bits(others, leaves)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_rows_of_a_table_are_in_the_order_of_the_paths(framework: str) -> None:
     tx = gx.clip_percentile(50.0, 1, per_leaf=True)
     _, state = tx.update(tree(framework, 0), tx.init(tree(framework, 0)))
@@ -131,7 +130,6 @@ def test_rows_of_a_table_are_in_the_order_of_the_paths(framework: str) -> None:
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_to_numpy_gives_a_state_of_its_own_memory(framework: str) -> None:
     tx = gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 1.0 + t))
     params = tensors(framework, {"w": np.float32([3.0, 4.0]), "n": None})
@@ -146,7 +144,6 @@ def test_to_numpy_gives_a_state_of_its_own_memory(framework: str) -> None:
     np.testing.assert_allclose(updates["w"], np.float32([4.5, 6.0]) / 7.5 * 2.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_from_numpy_has_memory_of_its_own(framework: str) -> None:
     state = {"w": np.float32([3.0, 4.0])}
     found = gx.from_numpy(state, like=tensors(framework, {"w": np.zeros(2, np.float32)}))
@@ -157,7 +154,6 @@ def test_from_numpy_has_memory_of_its_own(framework: str) -> None:
     assert array(found["w"]).tolist() == [99.0, 4.0]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_array_is_enough_of_a_likeness(framework: str) -> None:
     tx = gx.chain(gx.trace(0.5), gx.clip_percentile(50.0, 2))
     _, state = tx.update({"w": np.ones(3), "n": None}, tx.init({"w": np.ones(3), "n": None}))
@@ -167,7 +163,6 @@ def test_one_array_is_enough_of_a_likeness(framework: str) -> None:
     assert_bits(found, state)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_dtypes(framework: str) -> None:
     import ml_dtypes
 

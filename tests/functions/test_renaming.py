@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, STATEFUL, array, one_sentence, tensors
+from support import STATEFUL, array, one_sentence, tensors
 
 import gradxform as gx
 
@@ -23,7 +23,6 @@ def as_kernel(path: str, array: Any) -> dict[str, Any]:
 # --- any function ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
     """Counts have no layout."""
     tx = gx.chain(gx.clip_percentile(50.0, 3), gx.skip_nonfinite(gx.accumulate(gx.ema(0.9), 2)), gx.scale(2.0))

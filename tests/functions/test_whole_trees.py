@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, arrays, tensors
+from support import arrays, tensors
 
 import gradxform as gx
 
@@ -37,7 +37,6 @@ def test_an_example_of_zeros_is_not_clipped() -> None:
     assert {path: int(number) for path, number in gx.per_example_clip_norm(grads, 0.5)[1].items()} == {"w": 1, "b": 0}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_huge_example_beside_a_small_one(framework: str) -> None:
     for grads in ([np.full((1, 1), 1e200), np.full((1, 1), 1.0)], [np.full((1, 1), 1.0), np.full((1, 1), 1e200)]):
         sums, _ = gx.per_example_clip_global_norm(tensors(framework, grads), 1.0)

@@ -118,14 +118,12 @@ def embedding() -> Any:
 
 
 @slow(LARGE)
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_an_embedding(framework: str, mode: str, embedding: Any) -> None:
     check(framework, mode, embedding)
 
 
 @slow(XLA, framework="jax")
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
     """optax computes the norm 64.0 for 5000 of these leaves."""
     # JAX and all compilers are slow for thousands of leaves.

@@ -13,7 +13,6 @@ from support import (
     DTYPES_ALIKE,
     FRAMEWORKS,
     INDUCTOR,
-    MODES,
     MOST,
     TRACES,
     XLA,
@@ -43,7 +42,6 @@ def run(framework: str, tx: Any, given: Any) -> list[Any]:
 
 
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42, -1e45])
 def test_extreme_factors(factor: float, framework: str, mode: str) -> None:
     leaf = f32(1e38 if abs(factor) < 1 else 1e-30)
@@ -51,7 +49,6 @@ def test_extreme_factors(factor: float, framework: str, mode: str) -> None:
     assert max_ulp(array(out), np.float32(leaf.astype(np.float64) * factor)) <= 1
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_identity_and_scale_and_integers(framework: str) -> None:
     (out,) = run(framework, gx.identity(), [np.array([1, 2])])
     assert out.tolist() == [1, 2]
@@ -61,7 +58,6 @@ def test_identity_and_scale_and_integers(framework: str) -> None:
 BARELY = f32(1 - 2.0**-24, 4.5e-4)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("make", MAKE)
 def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
     norm = float(np.sqrt(np.sum(BARELY.astype(np.float64) ** 2)))
@@ -72,7 +68,6 @@ def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
         assert run(framework, make(1.0), tree)[0].tobytes() == BARELY.tobytes()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("make", MAKE)
 def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
     above = np.float64([1 + 1e-9])
@@ -82,7 +77,6 @@ def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
         assert run(framework, make(1.0), [BARELY, above])[0].tobytes() == BARELY.tobytes()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("make", MAKE)
 def test_whole_numbers_whose_sum_is_the_limit_are_not_clipped(make: Any, framework: str) -> None:
     tree = [np.float64([114, 59, 59, 59, 59, 59])]  # in units of the largest, their sum is rounded up
@@ -102,7 +96,6 @@ def test_a_pure_call_writes_to_nothing(then: Any, within: Any, framework: str) -
     assert [leaf.tolist() for leaf in arrays(leaves)] == [[3.0, 4.0], [5.0, 6.0]]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
 def test_numpy_arrays_beside_tensors_keep_their_dtype(dtype: str, framework: str) -> None:
     backend = lookup.backend(framework)
@@ -115,7 +108,6 @@ def test_numpy_arrays_beside_tensors_keep_their_dtype(dtype: str, framework: str
     assert backend.dtype(out[1]) == dtype
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("tx", [gx.clip_value(1.0), gx.clip_value(low=0.0)], ids=repr)
 def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
     for leaf in (np.complex64([1j]), *([np.complex128([1j])] if framework != "jax" else [])):
@@ -134,7 +126,6 @@ def test_an_array_limit_is_clamped_at_zero_and_nan_gives_nan(
         assert_ulp(out, right, 0)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bounds_broadcast_along_the_last_axes(framework: str) -> None:
     leaf = np.full((2, 3), 5.0, np.float32)
     (out,) = run(framework, gx.clip_value(high=tensors(framework, f32(1, 2, 9))), [leaf])
@@ -180,7 +171,6 @@ def test_torch_arrays_are_copied_and_read_whole(torch: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
     """The result is the nearest number to the exact product, not the second nearest."""
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
@@ -196,7 +186,6 @@ def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
         assert np.mean(array(p.grad) != wanted) < 0.01
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 def test_norms_of_many_small_leaves_of_any_order(framework: str, ord: float) -> None:
     leaves = [np.float32([i + 1.0, -2.0, 0.5 * i]) for i in range(40)]
@@ -212,7 +201,6 @@ def test_norms_of_high_order_over_axes_of_tiny_numbers() -> None:
     assert clipped == pytest.approx(np.array([[0.5, 1.0]]) * 1e-31 / (1 + 0.5**12) ** (1 / 12), rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 @pytest.mark.parametrize("axes", [None, 0])
 def test_a_nan_in_a_large_leaf_is_never_lost(axes: Any, ord: float, framework: str) -> None:
@@ -225,7 +213,6 @@ def test_a_nan_in_a_large_leaf_is_never_lost(axes: Any, ord: float, framework: s
             assert np.isnan(run(framework, gx.clip_global_norm(1.0, ord=ord), [leaf])[0]).all()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_norms_of_large_float64_leaves(framework: str) -> None:
     leaves = [np.random.default_rng(0).uniform(0.1, 1, 300_001)]
     for leaf in [*leaves, *([np.full(3_000_001, 0.1)] if framework in ("numpy", "torch") else [])]:
@@ -317,7 +304,6 @@ SHAPES = [(40,), (3, 5), (6000,), (0,), (8, 5), (), (100, 100), (15,), (2,)]
 
 @COMPILED_MANY
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("repeats", [2, 14])
 def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str) -> None:
     """Small leaves are read and multiplied together, with the same results."""
@@ -357,7 +343,6 @@ def expected_of_alike(seed: int) -> parity.Expected:
 
 
 @slow(INDUCTOR, framework="torch", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_rows_that_are_alike(framework: str, mode: str) -> None:
     tx = gx.clip_global_norm(1.0)
     run = parity.runner(tx, framework, mode)
@@ -420,14 +405,12 @@ def test_numbers_beyond_32_bits_have_random_words_of_their_own() -> None:
     assert [words.view(np.uint32).tolist() for words in found] == [words.tolist() for words in right]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
     for param in (f32(4), types.SimpleNamespace(value=f32(4))):  # or objects that hold one
         (out,) = gx.add_decayed_weights(0.5)(tensors(framework, [f32(1)]), params=[param])
         assert array(out).tolist() == [3.0]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_examples_that_are_negative_numbers(framework: str) -> None:
     total, count = gx.per_example_clip_norm(tensors(framework, [f32(-3, 0.5, 2)]), 1.0)
     assert array(total[0]).tolist() == 0.5

@@ -146,7 +146,6 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_steps_by_hand(name: str, framework: str) -> None:
     tx, steps, *rest = BY_HAND[name]
@@ -194,7 +193,6 @@ def test_a_gradient_that_is_frozen_or_masked_out_has_no_norm_in_a_table(hole: An
 @by_inductor
 @slow(EAGER, framework="jax", mode="eager")
 @slow(XLA, lambda framework, expression: framework != "torch" and "adaptive" in expression, mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("expression", ["centralize()", "clip_adaptive(0.1, axes='keras')"])
 def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mode: str, expression: str) -> None:
     """Finite elements with an infinite mean; parameters with an infinite norm set no limit."""
@@ -206,7 +204,6 @@ def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mod
 
 
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("expression", ["sign()", "chain(scale(2.0), sign())"])
 def test_the_sign_of_a_subnormal_number(framework: str, mode: str, expression: str) -> None:
     """The result is 1, or 0 in frameworks that flush the number to zero."""
@@ -247,7 +244,6 @@ def test_a_gradient_flows_through_statistics_and_masks(name: str, jax: Any) -> N
 
 
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_an_average_that_some_frameworks_would_flush(framework: str, mode: str) -> None:
     """It keeps its last normal value; flushed to zero, it would be no limit any more."""
     tx, found = gx.clip_adagc(1e-30, 0.0, warmup=1, max_norm=10.0), []
@@ -262,7 +258,6 @@ def test_an_average_that_some_frameworks_would_flush(framework: str, mode: str) 
 
 @pytest.mark.usefixtures("graph_alone")
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_spikes_of_the_loss(framework: str, mode: str) -> None:
     """Negative and nonfinite ones too; after a quarter of the window skipped in a row, the window starts again."""
     tx, found = gx.chain(gx.skip_spikes(gx.trace(1.0), 3.0, 8, of="loss"), gx.scale(2.0)), []
@@ -312,7 +307,6 @@ def expected_of_schedule(expression: str) -> tuple[Any, list[Any], Any, list[par
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("expression", scheduled())
 def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
     tx, steps, params, right = expected_of_schedule(expression)
@@ -358,7 +352,6 @@ def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_numbers_of_elements_may_be_float32_arrays(framework: str, dtype: str) -> None:
     grads = tensors(framework, [np.array([3.0, 4.0], dtype)])
     half, tenth = tensors(framework, [np.array(0.5, np.float32), np.array(0.1, np.float32)])
@@ -383,7 +376,6 @@ def test_schedules_are_compared_by_identity_and_numbers_by_value() -> None:
 
 @by_inductor
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> None:
     if (framework, mode, dtype) == ("torch", "compiled", "float32"):
         pytest.skip("inductor takes its time; float64 computes the same and more")
@@ -481,7 +473,6 @@ def soft(g: Any) -> Any:
 
 @by_inductor
 @slow(EAGER, framework="jax", mode="eager")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_function_of_ones_own_runs_everywhere(framework: str, mode: str) -> None:
     given = gradients("float32")
     (result,) = parity.run(gx.chain(gx.scale(2.0), gx.elementwise(capped)), [given], framework, mode)
@@ -493,7 +484,6 @@ def test_a_function_of_ones_own_runs_everywhere(framework: str, mode: str) -> No
 
 @pytest.mark.usefixtures("graph_alone")
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_transform_of_ones_own_over_the_view(framework: str, mode: str) -> None:
     given = {"a": np.float32([3.0, 0.0]), "b": [np.float32([4.0])]}
     (result,) = parity.run(gx.chain(gx.transform(soft), gx.scale(6.0)), [given], framework, mode)
@@ -855,7 +845,6 @@ def batch(dtype: Any = "float32") -> Any:
 @by_xla
 @by_inductor
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_per_example_clips(framework: str, mode: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if (framework, mode) == ("torch", "compiled") and dtype != "float32":  # whose code they share, but for conversions
         without_generated_code(monkeypatch)
@@ -882,7 +871,6 @@ def test_per_example_clips(framework: str, mode: str, dtype: str, monkeypatch: p
             assert {int(array(above))} == set(counts.values())
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_an_example_that_is_nan_is_reported(framework: str) -> None:
     grads = batch()
     grads["w"][2, 0, 0] = np.nan
@@ -928,7 +916,6 @@ def surgery(trees: list[dict[str, Any]], orders: Any) -> dict[str, Any]:
 @by_xla
 @by_inductor
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
     """Each result is one of the paper's; in eager mode also for one, two and a zero task."""
     if (framework, mode, dtype) == ("torch", "compiled", "float64"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, INDUCTOR, MODES, STATEFUL, assert_bits, in_mode, slow, tensors
+from support import INDUCTOR, MODES, STATEFUL, assert_bits, in_mode, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -42,7 +42,6 @@ def test_update(framework: str, mode: str, choice: str, name: str) -> None:
         assert_bits(updates, grads)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_tree_of_nothing_but_none(framework: str, name: str) -> None:
     for tx in (STATEFUL[name], gx.masked(STATEFUL[name], nothing)):
@@ -51,7 +50,6 @@ def test_a_tree_of_nothing_but_none(framework: str, name: str) -> None:
             assert tx.update(tree, state)[0] == tree
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_state_goes_to_numpy_and_back(framework: str, name: str) -> None:
     tx, grads = gx.masked(STATEFUL[name], nothing), tensors(framework, GRADS)

@@ -80,7 +80,6 @@ HUGE = [
 @pytest.mark.usefixtures("graph_alone")
 @by_inductor
 @slow(XLA, framework=("jax", "tensorflow"), mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize(("limit", "tree"), HUGE)
 def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str, mode: str) -> None:
     """Inductor has no code for complex numbers; the table has a clip for which it takes its time to say so."""
@@ -110,7 +109,6 @@ def test_hard_cases(make: Any, framework: str, mode: str) -> None:
 
 @by_inductor
 @slow(EAGER, framework="jax", mode="eager")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: str) -> None:
     rng = np.random.default_rng(0)

@@ -13,7 +13,6 @@ from support import (
     FRAMEWORKS,
     GRAPHS,
     INF,
-    MODES,
     NAN,
     XLA,
     array,
@@ -74,7 +73,6 @@ def wanted(tree: Any) -> dict[str, float]:
 
 @by_inductor
 @slow(XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"))
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str) -> None:
     """Norms within 1 ULP, factors within 2."""
     slow = (framework, mode) == ("torch", "compiled")  # inductor needs two minutes for float64
@@ -140,7 +138,6 @@ def test_without_per_leaf_a_state_has_the_fields_of_before(serialization: Any) -
     assert_bits(serialization.from_bytes(state, serialization.to_bytes(state)), state)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
 def test_the_norms_of_other_dtypes_are_float32(dtype: str, framework: str) -> None:
     tree = few(dtype)
@@ -150,7 +147,6 @@ def test_the_norms_of_other_dtypes_are_float32(dtype: str, framework: str) -> No
     assert_ulp(found["clip_global_norm/norm_after"], np.float32(1.0), 1)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) -> None:
     tree = tensors(framework, gradients("float32"))
     tx = gx.measure(CHAIN)
@@ -163,7 +159,6 @@ def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) ->
 @pytest.mark.usefixtures("graph_alone")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework: str, mode: str) -> None:
     tree = {"large": np.full(4, 1e6, np.float32), "small": np.float32([2e-3, 0.0])}
     around = gx.measure(gx.masked(gx.clip_norm(1e-3), "small"), "around")
@@ -177,7 +172,6 @@ SIZES = [(3,), (40,), (257, 3), (70_001,)]
 
 @by_inductor
 @slow(XLA, framework="jax", mode="eager")
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str) -> None:
     """Changed elements are measured again, and rounding does not count as clipping, in either precision."""
     rng = np.random.default_rng(0)
@@ -191,7 +185,6 @@ def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str) -> N
         assert clipped == {"scale": True} | expected, dtype
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_limit_itself_is_no_clip_and_the_next_number_is_one(framework: str) -> None:
     for limit, clipped in ((5.0, False), (float(np.nextafter(np.float32(5), np.float32(0))), True)):
         for tx in (gx.clip_norm(limit), gx.clip_global_norm(limit)):
@@ -216,7 +209,6 @@ def test_in_place(framework: str) -> None:
 
 @pytest.mark.usefixtures("graph_alone")
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_zero_and_what_is_not_finite(framework: str, mode: str) -> None:
     tx = gx.chain(gx.measure(gx.clip_global_norm(1.0), "clip"), gx.measure(gx.zero_nonfinite()), gx.measure(gx.stop()))
     cases = {
@@ -249,7 +241,6 @@ def test_a_step_without_gradients_leaves_the_measures_as_they_were() -> None:
     assert updates == {"w": None} and gx.metrics(after)["clip_norm/norm_before"] == 5.0
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_comes_down_from_infinity_or_is_stopped_is_clipped(framework: str) -> None:
     tree = {"w": np.float32([INF, 1.0])}
     assert measured(gx.measure(gx.clip_value(25.0)), tree, framework)["clip_value/clipped"]
@@ -266,7 +257,6 @@ def test_halved_elements_are_clipped(dtype: str) -> None:
     assert found["ema/clipped"]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_one_element_of_a_thousand_is_clipped(dtype: str, framework: str) -> None:
     numpy = few(dtype)["a"]["v"].dtype
@@ -342,7 +332,6 @@ def test_names(names: str, tx: Any) -> None:
     assert ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in found if "/" in name)) == names
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_rules_of_a_partition_are_measured_under_their_labels(framework: str) -> None:
     tree = tensors(framework, {"a": f32(3, 4), "b": f32(2), "c": f32(5), "d": f32(8)})
     rules = {"a": gx.chain(gx.clip_norm(1.0), gx.scale(2.0)), is_b: gx.clip_value(1.0), ("**c",): gx.scale(-1.0)}
@@ -427,7 +416,6 @@ TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}
 
 @pytest.mark.usefixtures("graph_alone")
 @by_inductor
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_by_path(framework: str, mode: str) -> None:
     backend = lookup.backend(framework)
     found = call(framework, mode, lambda tree: gx.norms(tree), TREE)
@@ -436,7 +424,6 @@ def test_norms_by_path(framework: str, mode: str) -> None:
 
 
 @slow(XLA, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("ord", [1, 2, 3, INF])
 def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128"):
@@ -450,7 +437,6 @@ def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
             assert_ulp(found[path], right, 2 if of_powers else 1, f"{dtype} {path}")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_nonfinite_paths(framework: str) -> None:
     tree = {
         "a": {"v": np.float32([1.0, NAN]), "w": np.float32([3e38, -3e38])},

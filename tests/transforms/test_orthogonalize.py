@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import EAGER, FRAMEWORKS, MOST, array, call, one_sentence, slow, tensors
+from support import EAGER, MOST, array, call, one_sentence, slow, tensors
 
 import gradxform as gx
 from gradxform.proof import products
@@ -37,7 +37,6 @@ def iterated(x: Any, coefficients: Any) -> Any:
 
 
 @slow(EAGER, framework="jax", shape=((64, 64), (96, 32)))
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("shape", [(64, 64), (32, 96), (96, 32)], ids=str)
 def test_the_polar_factor_by_svd(shape: tuple[int, int], framework: str) -> None:
     u, _, v = np.linalg.svd(RNG.standard_normal(shape), full_matrices=False)
@@ -134,7 +133,6 @@ def test_mixed_trees_and_masks() -> None:
         assert off(found[name], 2 * PLAIN([tree[name].astype(np.float64)])[0]) < 1e-3
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_matrices_without_elements(framework: str) -> None:
     tree = [np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), np.ones((2, 2), np.float32)]
     for tx in (gx.orthogonalize(), gx.orthogonalize(axes="keras", scale="rms")):

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import peers
 import pytest
-from support import FRAMEWORKS, MODES, PEERS, arrays, call, parameter, slow, without_generated_code
+from support import PEERS, arrays, call, parameter, slow, without_generated_code
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -97,7 +97,6 @@ NOT_THERE: set[tuple[str, ...]] = {
         and (transform, framework, mode) != ("clip_global_norm", "jax", "compiled")
     ),
 )
-@pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_the_published_formula_in_every_framework(
@@ -132,7 +131,6 @@ def test_the_formulas_roundings_in_numpy(transform: str, like: str, dtypes: list
 
 
 @slow(PEERS, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("like", LIKE)
 def test_the_norm_is_right_where_the_librarys_is_not(like: str, framework: str) -> None:
     for leaves in (
@@ -216,7 +214,6 @@ def test_dtypes_together_bit_by_bit_in_eager(dtype: str, like: str) -> None:
 
 
 @slow(PEERS, framework="jax")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_complex_gradients_by_their_parts(framework: str) -> None:
     leaves = [np.complex64([3 + 4j, 0]), np.complex64([12j])]
     for like in LIKE:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import FRAMEWORKS, assert_bits, tensors
+from support import assert_bits, tensors
 
 import gradxform as gx
 from gradxform.proof.parity import named_leaves
@@ -60,7 +60,6 @@ def test_numpy_is_right_for_any_tree(tx: gx.GradientTransformation, tree: Any) -
     assert_parity(tx, tree, frameworks=["numpy"])
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @QUICK
 @given(tree=trees(FINITE))
 def test_structure_and_none_come_back(framework: str, tree: Any) -> None:

@@ -34,7 +34,6 @@ def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 @slow(EAGER, framework="jax")
 @slow(PLAIN, lambda row: not str(row).startswith(("clip_n", "clip_v", "chain", "ema", "scale")), framework="tensorflow")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("row", each_transform_once(registry.ROWS, REASON))
 def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backend) -> None:
     host = framework in ("numpy", "torch")
@@ -52,7 +51,6 @@ def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, pla
     assert_right(row, shared_group(row, "float32"), framework, "compiled")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_backend_without_fast_paths_overrides_no_kernel(framework: str, plain: Backend) -> None:
     kernels = {"norms", "norms_over", "sum_over", "multiply", "multiply_over", "divide", "clip", "elementwise", "each"}
     assert len(Backend.__abstractmethods__) == 10

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MOST, array, call, one_sentence, tensors
+from support import MOST, array, call, one_sentence, tensors
 
 import gradxform as gx
 
@@ -55,7 +55,6 @@ def test_odd_numbers(case: str, framework: str, mode: str) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_every_dtype_with_none_and_empty_leaves(dtype: str, framework: str) -> None:
     if (framework, dtype) == ("jax", "float64"):
@@ -174,7 +173,6 @@ def test_sparse_results_in_pytorch(torch: Any) -> None:
     np.testing.assert_array_equal(again.to_dense().numpy(), dense.numpy())
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_pytorch_has_them(framework: str) -> None:
     given, tx = tensors(framework, {"w": np.ones(3, np.float32)}), gx.top_k(0.5, sparse=True)
     if framework == "torch":
@@ -252,7 +250,6 @@ def test_errors(make: Any, error: type[Exception], words: str) -> None:
     one_sentence(str(caught.value), words)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_gradient_that_is_kept_whole_is_not_overwritten(framework: str) -> None:
     """With fewer nonzero elements than are kept, like an embedding's: the k-th largest is zero."""
     leaf = np.zeros((1000, 8), np.float32)
