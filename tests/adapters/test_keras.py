@@ -20,7 +20,7 @@ pytest.importorskip("keras")
 pytestmark = slow(PROCESSES)
 
 CASES, STRATEGY = "tests/adapters/keras_cases.py", "tests/adapters/keras_strategy.py"
-UPDATES = "tests/adapters/keras_updates_cases.py"
+UPDATES, WRITING = "tests/adapters/keras_updates_cases.py", "test_write_what_other_backends_are_compared_with"
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -30,20 +30,21 @@ def run(backend: str, *arguments: str, **more: Any) -> Any:
 
 @pytest.mark.timeout(900)
 def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path) -> None:
-    """A single test, so that no two workers run the same processes.
+    """A single test, so that no two workers run the same processes; this process runs the cases on TensorFlow.
 
     The numbers are weights after a step of plain gradient descent from zero.
     """
     for backend in BACKENDS:
         pytest.importorskip(backend)
-    command = ("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", CASES, UPDATES)
+    command = ("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", UPDATES)
+    cases = {backend: f"{CASES}::{WRITING}" if backend == "tensorflow" else CASES for backend in BACKENDS}
     with ThreadPoolExecutor() as pool:
-        done = {b: pool.submit(run, b, *command, GRADXFORM_KERAS_OUT=str(tmp_path)) for b in BACKENDS}
+        done = {b: pool.submit(run, b, *command, cases[b], GRADXFORM_KERAS_OUT=str(tmp_path)) for b in BACKENDS}
     for backend, running in done.items():
         output = running.result().stdout
         passed = re.search(r"(\d+) passed", output)
         assert passed is not None
-        assert int(passed[1]) > 100, backend + output[-2000:]
+        assert int(passed[1]) > (100 if cases[backend] == CASES else 5), backend + output[-2000:]
     weights = {}
     for backend in BACKENDS:
         with np.load(tmp_path / f"{backend}.npz") as arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from entries import on_devices
@@ -58,39 +59,21 @@ def allowed_off(name: str, dtype: str) -> int:
     return {"float32": 2 * SUMS if Row(name).sums else 2, "float64": 2 * DOUBLE, "bfloat16": 1}[dtype]
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "mode"),
-    [*((*way, "jit") for way in WAYS), ("explicit", "float32", "eager"), ("auto", "float64", "eager")],
-)
-def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
-    done = python("tests/backends/jax_mesh.py", kind, dtype, mode)
-    reports = json.loads(done.stdout.splitlines()[-1])
-    assert set(reports) == {*TRANSFORMS, "elementwise(tanh)"}
-    # The check can fail: a norm needs an all-reduce and a few temporary numbers.
-    if mode == "jit":
-        assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
-    for name, found in reports.items():
-        assert found["off"] <= allowed_off(name, dtype), name
-        assert found["spread"] == [], name
-        assert found["state"] == 0, name
-        if mode == "jit":
-            assert set(found["traffic"]) <= {"all-reduce"}, name
-            assert found["traffic"].get("all-reduce", 0) <= NUMBERS, name
-            allowed = {
-                "float32": COPIES.get(name, 0),
-                "bfloat16": found["optax"] + BESIDE if name in COPIES else WIDENED.get(name, 0),
-            }
-            assert found["temporary"] <= max(
-                HELD, found["optax"], allowed[dtype], MEASURED.get(name, {}).get(dtype, 0)
-            ), name
-
-
 @pytest.mark.parametrize(("kind", "dtype"), WAYS)
-def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dtype: str) -> None:
-    done = python("tests/backends/jax_mesh_ways.py", kind, dtype)
-    reports = json.loads(done.stdout.splitlines()[-1])
-    assert set(reports) == {*TRANSFORMS, "elementwise(tanh)"}
+def test_every_transform_on_a_mesh(kind: str, dtype: str) -> None:
+    """Also donated, in scan, shard_map and vmap."""
+    reports = reports_of(kind, dtype, "jit")
+    # The check can fail: a norm needs an all-reduce and a few temporary numbers.
+    assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
     for name, found in reports.items():
+        assert set(found["traffic"]) <= {"all-reduce"}, name
+        assert found["traffic"].get("all-reduce", 0) <= NUMBERS, name
+        allowed = {
+            "float32": COPIES.get(name, 0),
+            "bfloat16": found["optax"] + BESIDE if name in COPIES else WIDENED.get(name, 0),
+        }
+        most = max(HELD, found["optax"], allowed[dtype], MEASURED.get(name, {}).get(dtype, 0))
+        assert found["temporary"] <= most, name
         assert found["init"] == 0, name
         assert found["warned"] == [], name
         assert found["aliases"] >= found["arrays"], name  # and most numbers
@@ -99,6 +82,22 @@ def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dty
             assert (max(found["held"], found["scan held"]) > 4 * HELD) == (name in COPIED), name
         assert found["scan spread"] == found["scan state"] == found["scan gathers"] == 0, name
         assert max(found["shard_map off"], found["vmap off"]) <= allowed_off(name, dtype), name
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("explicit", "float32"), ("auto", "float64")])
+def test_every_transform_on_a_mesh_in_eager_mode(kind: str, dtype: str) -> None:
+    reports_of(kind, dtype, "eager")
+
+
+def reports_of(kind: str, dtype: str, mode: str) -> Any:
+    """The reports, all of which have right numbers and shardings."""
+    reports = json.loads(python("tests/backends/jax_mesh.py", kind, dtype, mode).stdout.splitlines()[-1])
+    assert set(reports) == {*TRANSFORMS, "elementwise(tanh)"}
+    for name, found in reports.items():
+        assert found["off"] <= allowed_off(name, dtype), name
+        assert found["spread"] == [], name
+        assert found["state"] == 0, name
+    return reports
 
 
 DEVICES = {"rows": 4, "columns": 2, "both": 8, "stack": 1, "stack and rows": 2, "kernel": 8}

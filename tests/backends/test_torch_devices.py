@@ -61,21 +61,13 @@ def counted_apart(tx: str, shapes: Any, dtype: str) -> Counted:
 @slow(FAKE, lambda tx: not tx.startswith(QUICK))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", TRANSFORMS)
-def test_few_launches_and_nothing_between_host_and_device(tx: str, dtype: str) -> None:
-    found, most = counted_apart(tx, [SMALL] * LEAVES, dtype), TRANSFORMS[tx].launches
-    assert min(1, most) <= found.launches.total() <= most, found.launches
-    assert found.between == found.waits == []
-
-
-@slow(AGAIN, dtype="bfloat16")
-@slow(FAKE, lambda tx: not tx.startswith(QUICK))
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("tx", TRANSFORMS)
-def test_no_copy_of_what_is_large(tx: str, dtype: str) -> None:
-    found = counted_apart(tx, [LARGE] * 4 + [SMALL] * 10, dtype)
+def test_few_launches_no_large_copy_and_nothing_between_host_and_device(tx: str, dtype: str) -> None:
+    small = counted_apart(tx, [SMALL] * LEAVES, dtype)
+    assert min(1, TRANSFORMS[tx].launches) <= small.launches.total() <= TRANSFORMS[tx].launches, small.launches
+    large = counted_apart(tx, [LARGE] * 4 + [SMALL] * 10, dtype)
     most = 0.04 if tx in ALONG and dtype == "float32" else TRANSFORMS[tx].memory
-    assert found.peak <= most * TREE + 2**18
-    assert found.between == found.waits == []
+    assert large.peak <= most * TREE + 2**18
+    assert small.between == small.waits == large.between == large.waits == []
 
 
 @slow(DTYPES_ALIKE, dtype="bfloat16")
