@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -146,26 +147,18 @@ def blend(
     return out, other.replaced(dense, new)
 
 
-def in_parts(
-    dense: Tree, context: Any, step: Callable[[Tree, Row], tuple[Tree, Row]], old: Row
-) -> tuple[Tree, list[Any]]:
+def in_parts(dense: Tree, context: Any, step: Callable[[Tree, Row], tuple[Tree, Row]], old: Row) -> tuple[Tree, Row]:
     """Apply a step to the active leaves and those of a state; return the leaves and the new state.
 
     Where both are overwritten, a part of the leaves at a time stays in the cache from one pass to the next.
     """
     if not context.owned or dense.groups:  # other devices have other parts
-        out, new = step(dense, old)
-        return out, list(new)
-    parts, size, out, found = list[list[int]](), 0, dense, list[Any]()
-    for place, leaf in enumerate(old):
-        size += leaf.nbytes
-        if not parts or size > context.owned:
-            parts.append([])
-            size = leaf.nbytes
-        parts[-1].append(place)
-    for places in parts:
-        part = out._replace(chosen=[dense.chosen[place] for place in places])
-        out, new = step(part, [old[place] for place in places])
+        return step(dense, old)
+    out, found = dense, list[Any]()
+    ends = list(itertools.accumulate([leaf.nbytes for leaf in old]))
+    for _, places in itertools.groupby(range(len(old)), lambda place: ends[place] // context.owned):
+        some = list(places)
+        out, new = step(out._replace(chosen=[dense.chosen[place] for place in some]), [old[place] for place in some])
         out, found = out.settled(), [*found, *new]
     return out._replace(chosen=dense.chosen), found
 
