@@ -86,7 +86,6 @@ def run(tx: gx.GradientTransformation, steps: list[Any], params: Any) -> Iterato
 @HOST
 @pytest.mark.parametrize("row", COMBINED, ids=str)
 def test_right_numbers(row: Row, framework: str) -> None:
-    pytest.importorskip(framework)
     tree = {path: leaf for path, leaf in TREE.items() if leaf is not None}
     assert_right(row, Group("float32", "many sizes", {"": Run(scaled("numpy", tree), tree)}), framework, "eager")
 
@@ -94,7 +93,6 @@ def test_right_numbers(row: Row, framework: str) -> None:
 @HOST
 @pytest.mark.parametrize("row", [*ROWS, *COMBINED], ids=str)
 def test_every_call_gives_the_bits_of_the_first(row: Row, framework: str) -> None:
-    pytest.importorskip(framework)
     params, steps = tensors(framework, TREE), scaled(framework, TREE)
     first = list(run(row.tx, steps, params))
     tx = row.tx
@@ -109,7 +107,6 @@ def test_every_call_gives_the_bits_of_the_first(row: Row, framework: str) -> Non
 @pytest.mark.parametrize("row", [row for row in (*ROWS, *COMBINED) if "cautious" not in row.expression], ids=str)
 def test_in_place(row: Row, framework: str) -> None:
     """The same memory has right numbers, and shares none with a state; a parameter of PyTorch may have no gradient."""
-    pytest.importorskip(framework)
     tx, params = row.tx, tensors(framework, {path: leaf for path, leaf in TREE.items() if leaf is not None})
     state, named = tx.init(params), {}
     if framework == "torch":
@@ -150,7 +147,6 @@ def test_in_place(row: Row, framework: str) -> None:
 )
 def test_parts_of_a_large_tree_in_place(inner: str, framework: str) -> None:
     """Several megabytes at a time give what a pure update gives; leaves that a mask leaves out stay in their places."""
-    pytest.importorskip(framework)
     sizes = {"a/w": 1 << 20, "b": 5, "c/w": 3 << 20, "d/w": 1 << 20, "e/w": (1 << 20) + 1, "f/w": 3}
     tree = {path: np.linspace(-1, 2, size, dtype=np.float32) for path, size in sizes.items()}
     tx, params = gx.parse(f"chain(clip_norm(800.0), masked({inner}, '**/w'))"), tensors(framework, tree)
@@ -225,7 +221,6 @@ SCHEDULED: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_a_schedule_is_called_at_each_step(name: str, framework: str) -> None:
     """It acts as an array of what it returns, which may change, and gets the number of the step."""
-    pytest.importorskip(framework)
     calls: list[float] = []
     factor = 1.0
 
@@ -250,7 +245,6 @@ def test_a_schedule_is_called_at_each_step(name: str, framework: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SCHEDULED if name not in ("clip_value", "low", "high")])
 def test_a_schedule_of_several_numbers_is_refused(name: str, framework: str) -> None:
     """It is not taken for a factor of each leaf; only bounds may be arrays."""
-    pytest.importorskip(framework)
     gradients = tensors(framework, {path: TREE[path] for path in ("a/w", "a/v")})
     vector = tensors(framework, [np.float32([1, 2, 3, 4])])[0]
     for value in (np.array([1.0]), np.ones(4), np.ones((1, 1)), (1.0,), [1.0, 2.0], vector, vector[:1]):
@@ -261,7 +255,6 @@ def test_a_schedule_of_several_numbers_is_refused(name: str, framework: str) -> 
 
 @HOST
 def test_a_skipped_step_computes_nothing_of_its_transform(framework: str) -> None:
-    pytest.importorskip(framework)
     calls: list[float] = []
     tx = gx.chain(gx.skip_large(gx.scale(lambda step: calls.append(float(step)) or 0.5), 10.0), gx.scale(-1.0))
     small, large = (tensors(framework, {"w": np.float32([value])}) for value in (3.0, 30.0))
@@ -292,7 +285,6 @@ def test_a_rule_of_ones_own_reads_the_numbers_of_each_call() -> None:
 
 def test_functions_of_the_user_run_at_each_eager_call(framework: str) -> None:
     """So that a breakpoint in one is hit the first time and later."""
-    pytest.importorskip(framework)
     passed: list[str] = []
 
     def rule(g: Any) -> Any:
@@ -339,7 +331,6 @@ def test_tensors_that_need_more_than_numbers(torch: Any) -> None:
 @HOST
 def test_states_made_of_nothing_or_of_wider_parameters(framework: str) -> None:
     """A state made without parameters is NumPy's; numbers of float64 parameters are longdouble on the host."""
-    pytest.importorskip(framework)
     wide, narrow = ([np.ones(3, dtype), np.full(3, 2.0, dtype)] for dtype in ("float64", "float32"))
     tx, measure = gx.chain(gx.clip_global_norm(1.0), gx.clip_adagc()), gx.measure(gx.clip_global_norm(1.0))
     state, measured = tx.init(tensors(framework, wide)), measure.init({})
