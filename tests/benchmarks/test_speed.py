@@ -82,7 +82,6 @@ PASSES = [
 ]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("tx", "wanted"), PASSES, ids=[f"{tx.name} {len(tx.arguments)} {wanted}" for tx, wanted in PASSES]
 )
@@ -96,8 +95,7 @@ def test_passes_over_each_leaf(
     assert {name: number / len(grads) for name, number in counted.items()} == wanted
 
 
-def test_measuring_adds_no_bytes_to_what_xla_counts() -> None:
-    jax = pytest.importorskip("jax")
+def test_measuring_adds_no_bytes_to_what_xla_counts(jax: Any) -> None:
     grads = given("jax", tree((64, 1000, 1 << 18, 1 << 20)))
 
     def accessed(tx: Any) -> float:
@@ -172,8 +170,7 @@ def test_bytes_accessed_beside_optax(
     assert accessed("gradxform") <= most * native
 
 
-def test_nothing_but_numbers_is_concatenated() -> None:
-    jax = pytest.importorskip("jax")
+def test_nothing_but_numbers_is_concatenated(jax: Any) -> None:
     grads = given("jax", tree((256,) * 100))
     text = jax.jit(gx.clip_global_norm(1.0)).lower(grads).as_text()
     assert text.count("stablehlo.reduce(") <= 101
@@ -214,8 +211,7 @@ def test_a_scheduled_limit_traces_once(framework: str, make: Callable[[Any], Any
 
 
 @pytest.mark.parametrize("make", CHAIN_OF_A_LIMIT, ids=["clip_norm", "clip_value", "chain"])
-def test_a_scheduled_limit_compiles_once_in_torch(make: Callable[[Any], Any]) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_scheduled_limit_compiles_once_in_torch(make: Callable[[Any], Any], torch: Any) -> None:
     from torch._dynamo.testing import CompileCounter
 
     counts = CompileCounter()
@@ -254,8 +250,7 @@ def first_step(tx: Any) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
-def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.MonkeyPatch, tf: Any) -> None:
     grads = given("tensorflow")
     step = tf.function(first_step(tx))
     kind = type(tf.constant(0.0))
@@ -270,8 +265,7 @@ def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-def test_jax_reads_nothing(jit: bool, tx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    jax = pytest.importorskip("jax")
+def test_jax_reads_nothing(jit: bool, tx: Any, monkeypatch: pytest.MonkeyPatch, jax: Any) -> None:
     grads = given("jax")
     kind = type(grads["0"])
     for name in ("__bool__", "__float__", "__int__", "__index__", "__array__", "item", "tolist"):
@@ -331,7 +325,6 @@ def two_matrices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 @slow(XLA, framework=("jax", "tensorflow"))
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matrices: Callable[..., Any]) -> None:
     done = two_matrices(framework, tmp_path)
     if "left out" in done.output:
@@ -350,9 +343,8 @@ def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matr
 
 
 def test_a_version_without_muon_is_left_out(
-    tmp_path: Path, two_matrices: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, two_matrices: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:
-    pytest.importorskip("torch")
 
     def missing() -> Any:
         raise ImportError("this PyTorch has no Muon")

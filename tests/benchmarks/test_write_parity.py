@@ -75,9 +75,8 @@ def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.Monke
         assert len({line.count(" | ") for line in table.splitlines() if "---" not in line}) == 1, table
 
 
-def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
     """Without float64, runs that need it are left out, and the tables keep their columns."""
-    pytest.importorskip("torch")
     monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
     find = device.find
     without = {"torch": ("float64",)}

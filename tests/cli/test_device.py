@@ -122,8 +122,7 @@ def test_a_device_that_no_framework_sees(command: list[str], tmp_path: Path, mon
     assert not (tmp_path / "demo.png").exists()
 
 
-def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
     find = device.find
 
     def other(name: str, asked: str | None = None, index: int = 0) -> Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,7 @@ def test_versions_and_devices() -> None:
     assert lines[2] == "- Devices: cpu (NumPy)"
 
 
-def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
+def test_the_page_shows_what_the_command_prints(tmp_path: Path, jax: Any) -> None:
     file = tmp_path / "gradients.npz"
     np.savez(file, w=np.float32([3e30, 4e30]))
     text = report("--chain", "clip_global_norm(1.0)", "--gradients", file, "--frameworks", "numpy,jax")

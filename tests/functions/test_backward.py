@@ -262,11 +262,10 @@ def test_vmap_clips_each_example(jax: Any, torch: Any) -> None:
     assert_ulp(slope(torch.zeros(2, 2), torch.tensor(w)), wanted)
 
 
-def test_the_gradient_of_the_gradient(jax: Any, torch: Any, tf: Any) -> None:
+def test_the_gradient_of_the_gradient(jax: Any, torch: Any, tf: Any, jnp: Any) -> None:
     """The derivative of the clipped gradient w c / |w| in w."""
     clip, w = gx.on_backward(gx.clip_norm(1.0)), np.array([3.0, 4.0])
     wanted = (np.array([1.0, 0.0]) - w * w[0] / 25) / 5
-    jnp = jax.numpy
     inner = jax.grad(lambda x, w: jnp.sum(clip(x) * w))
     np.testing.assert_allclose(jax.grad(lambda w: inner(w * 0, w)[0])(jnp.array(w, jnp.float32)), wanted, atol=1e-6)
     t = torch.tensor(w, requires_grad=True)
@@ -323,8 +322,7 @@ def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
     assert np.mean(formula != wanted) > 0.5
 
 
-def test_straight_through_in_jax(jax: Any) -> None:
-    jnp = jax.numpy
+def test_straight_through_in_jax(jax: Any, jnp: Any) -> None:
     through = gx.straight_through(jnp.round, lambda x: x**3)
     x = jnp.array([1.4, 2.6])
     value, slope = jax.jvp(through, (x,), (jnp.ones(2),))
@@ -516,9 +514,8 @@ def test_modules(torch: Any) -> None:
 
 @slow(INDUCTOR)
 @pytest.mark.timeout(300)
-def test_compiled_from_cold() -> None:
+def test_compiled_from_cold(torch: Any) -> None:
     """In a new process, the first trace covers everything without a graph break."""
-    pytest.importorskip("torch")
     code = """
 import torch, gradxform as gx
 layer = torch.nn.Sequential(gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
@@ -547,9 +544,8 @@ def test_vmap_in_pytorch(torch: Any) -> None:
 # --- batches of some and not of others -------------------------------------------------------------------------------
 
 
-def test_a_batch_of_some_leaves_and_limits_alone(jax: Any, torch: Any) -> None:
+def test_a_batch_of_some_leaves_and_limits_alone(jax: Any, torch: Any, jnp: Any) -> None:
     """The gradient of an unbatched leaf is transformed per example and then summed."""
-    jnp = jax.numpy
     ones = jnp.ones((5, 2))
 
     def loss(tx: Any, weight: Any, data: Any) -> Any:
@@ -647,8 +643,7 @@ def test_the_input_is_not_held(torch: Any) -> None:
     assert_ulp(x.grad, [1.2, 1.6])
 
 
-def test_each_of_two_shards_is_clipped_by_itself() -> None:
-    pytest.importorskip("jax")
+def test_each_of_two_shards_is_clipped_by_itself(jax: Any) -> None:
     code = """
 import jax, jax.numpy as jnp, numpy as np, gradxform as gx
 spec, mesh = jax.sharding.PartitionSpec, jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -71,9 +71,8 @@ def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch, torch: An
 
 @slow(PROCESSES)
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
-def test_on_a_mesh(kind: str) -> None:
+def test_on_a_mesh(kind: str, jax: Any) -> None:
     """Only numbers are communicated; results keep their sharding; numbers are the ones of unsharded leaves."""
-    pytest.importorskip("jax")
     reports = json.loads(python("tests/functions/jax_conflicts.py", kind).stdout.splitlines()[-1])
     assert set(reports) == {"mgda", "cagrad", "upgrad", "pcgrad"}
     for name, found in reports.items():

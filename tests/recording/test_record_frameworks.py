@@ -42,8 +42,7 @@ def test_a_traced_step_says_what_to_write(tmp_path: Path, jax: Any) -> None:
         jax.jit(lambda x: recorder(0, loss=x))(0.0)
 
 
-def test_sharded_arrays(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
+def test_sharded_arrays(tmp_path: Path, jax: Any) -> None:
     code = f"""
 import jax, numpy as np, gradxform as gx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -38,8 +38,7 @@ def together(kind: str, folder: Path, address: str, world: int = 2) -> None:
 
 
 @pytest.mark.parametrize("jitted", ["eager", "jitted"])
-def test_eight_devices_of_jax(jitted: str, tmp_path: Path) -> None:
-    pytest.importorskip("jax")
+def test_eight_devices_of_jax(jitted: str, tmp_path: Path, jax: Any) -> None:
     eight = "--xla_force_host_platform_device_count=8"
     for name, ways, how in (("one", ("1", "1"), "eager"), ("eight", ("4", "2"), jitted)):
         python(SCRIPT, "jax devices", tmp_path / name, *ways, how, XLA_FLAGS=eight)
@@ -49,8 +48,7 @@ def test_eight_devices_of_jax(jitted: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(kept(tmp_path / "eight", 0, "parameters")[name], weights)
 
 
-def test_two_processes_of_jax(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
+def test_two_processes_of_jax(tmp_path: Path, jax: Any) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stability import saved, surface
-from support import FRAMEWORKS, array, tensors
+from support import array, tensors
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -29,7 +29,6 @@ def test_what_is_public_is_as_written_down() -> None:
     )
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", saved.NAMES)
 def test_a_state_that_was_saved_is_continued(name: str, framework: str) -> None:
     tx, state, wanted = saved.transformation(name), saved.state(name), saved.updates(name)

@@ -752,9 +752,8 @@ def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> 
         assert repr(gx.parse(later)) in repr(tx)
 
 
-def test_a_warning_of_zeros_reaches_optax_and_flax() -> None:
+def test_a_warning_of_zeros_reaches_optax_and_flax(nnx: Any, optax: Any, jax: Any) -> None:
     """The commonest wrong order in JAX: an optimizer after what skips steps."""
-    nnx, optax, jax = map(pytest.importorskip, ("flax.nnx", "optax", "jax"))
     model, tx = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), gx.chain(gx.skip_nonfinite(gx.clip_norm(1.0)), optax.adamw(0.1))
     init = functools.partial(tx.init, {"w": jax.numpy.ones(2)})
     for start in (lambda: nnx.Optimizer(model, tx, wrt=nnx.Param), init, jax.jit(init)):

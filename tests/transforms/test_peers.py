@@ -174,8 +174,7 @@ def test_tensorflows_axes(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("ord", [1, 3, float("inf")])
-def test_torchs_orders(ord: float) -> None:
-    pytest.importorskip("torch")
+def test_torchs_orders(ord: float, torch: Any) -> None:
     leaves = ordinary("float32", 2)
     native: Any = peers.find("clip_global_norm", "torch")
     got = clipped(gx.clip_global_norm(0.7, ord=ord, like="torch"), "torch", leaves)
@@ -191,8 +190,7 @@ def test_a_negative_limit_that_is_an_array_is_zero() -> None:
             assert out.tolist() == [0, 0], like
 
 
-def test_an_empty_gradient_has_no_infinity_norm_in_torch() -> None:
-    pytest.importorskip("torch")
+def test_an_empty_gradient_has_no_infinity_norm_in_torch(torch: Any) -> None:
     for transform in TRANSFORMS:
         tx = getattr(gx, transform)(1.0, ord=float("inf"), like="torch")
         got = clipped(tx, "torch", [np.float32([3, 4]), np.zeros((0, 2), np.float32)])
