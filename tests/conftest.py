@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import FRAMEWORKS, MODES, is_slow_case, without_generated_code
 
@@ -109,6 +110,12 @@ def _imported(module: str) -> Any:
 torch, tf, keras, mx, typer = map(_imported, ("torch", "tensorflow", "keras", "mlx.core", "typer"))
 jax, jnp, optax, flax, nnx = map(_imported, ("jax", "jax.numpy", "optax", "flax", "flax.nnx"))
 serialization = _imported("flax.serialization")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with the same numbers in each test."""
+    return np.random.default_rng(0)
 
 
 @pytest.fixture

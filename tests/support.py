@@ -107,6 +107,11 @@ def slow(reason: str, where: Callable[..., bool] | None = None, **parameters: An
 by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 
 
+def by_graph(test: Any) -> Any:
+    """The same, but inductor generates no code: what torch.compile traced is run by the operations of eager mode."""
+    return by_inductor(pytest.mark.usefixtures("graph_alone")(test))
+
+
 def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 

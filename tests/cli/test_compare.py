@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -97,9 +98,8 @@ def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
     assert "x[/red]" in result.output and "[bold]y" in result.output
 
 
-def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:
+def test_noise_does_not_fill_the_table(tmp_path: Path, rng: Any) -> None:
     """Biases before a norm are noise: they differ entirely, and the leaves that matter are shown all the same."""
-    rng = np.random.default_rng(0)
     kernels = {f"layer{i}/kernel": rng.normal(size=(4, 4)).astype(np.float32) for i in range(30)}
     for name in ("a", "b"):
         noise = {f"layer{i}/bias": 1e-9 * rng.normal(size=4).astype(np.float32) for i in range(30)}

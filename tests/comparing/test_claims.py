@@ -359,9 +359,8 @@ def test_gates_in_another_order_are_no_other_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("norms_only", [False, True])
-def test_the_bias_of_one_is_the_sum_of_two(norms_only: bool, tmp_path: Path) -> None:
+def test_the_bias_of_one_is_the_sum_of_two(norms_only: bool, tmp_path: Path, rng: Any) -> None:
     """Keras's LSTM has one bias, PyTorch's two, and their gradients are equal."""
-    rng = np.random.default_rng(0)
     w, u, b, c = (np.float32(rng.normal(size=shape)) for shape in ((16, 6), (16, 4), (16,), (16,)))
     torch = {"lstm.weight_ih_l0": w, "lstm.weight_hh_l0": u, "lstm.bias_ih_l0": b, "lstm.bias_hh_l0": c}
     keras = {"lstm/lstm_cell/kernel": w.T, "lstm/lstm_cell/recurrent_kernel": u.T, "lstm/lstm_cell/bias": b + c}
@@ -379,8 +378,7 @@ def test_equal_losses_prove_no_place(tmp_path: Path) -> None:
     assert "it arises" not in str(found)
 
 
-def test_one_of_many_short_leaves_has_no_factor_by_chance(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+def test_one_of_many_short_leaves_has_no_factor_by_chance(tmp_path: Path, rng: Any) -> None:
     leaves, noise = rng.normal(size=(1500, 5)), 1 + 1e-3 * rng.normal(size=(1500, 5))
     found = one_step(
         tmp_path, *({f"{i}/weight": np.float32(g) for i, g in enumerate(side)} for side in (leaves, leaves * noise))

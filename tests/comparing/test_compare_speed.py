@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support import slow
@@ -15,8 +16,7 @@ pytestmark = slow("writes and reads gigabytes")
 LEAVES = {f"layer{i}/kernel": (2500, 5000) for i in range(MEGABYTES // 50)}
 
 
-def test_a_pair_of_500_megabytes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+def test_a_pair_of_500_megabytes(tmp_path: Path, rng: Any) -> None:
     tree = {path: rng.standard_normal(shape, np.float32) for path, shape in LEAVES.items()}
     other = {path: leaf * np.float32(1 + 2.0**-20) for path, leaf in tree.items()}
     start = time.process_time()

@@ -10,11 +10,11 @@ import optree
 import pytest
 from support import (
     EAGER,
-    INDUCTOR,
     MOST,
     XLA,
     array,
     assert_expected,
+    by_inductor,
     f16,
     f32,
     slow,
@@ -99,7 +99,7 @@ def expected_of(case: str) -> list[parity.Expected]:
 
 
 @slow_modes
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @slow(XLA, lambda case: case.startswith(LONG) or list(CASES).index(case) % 2 == 1, framework="jax", mode="compiled")
 @pytest.mark.parametrize("case", CASES)
 def test_the_exact_formula(framework: str, mode: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(fra
 
 
 @slow_modes
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @slow(XLA, framework="jax", mode="compiled")
 def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
     """XLA computes a product twice, once fused with a sum; the two copies must be split at the same bit."""

@@ -305,9 +305,8 @@ def test_sparse_gradients_flow_back_sparse(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("framework", EAGER)
-def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
+def test_the_value_is_forwards_bit_by_bit(framework: str, rng: Any) -> None:
     """The formula with stop_gradient is not."""
-    rng = np.random.default_rng(0)
     (x,) = constants(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
 
     def f(x: Any) -> Any:

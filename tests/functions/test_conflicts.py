@@ -17,7 +17,7 @@ from support import (
     arrays,
     assert_bits,
     assert_sums,
-    by_inductor,
+    by_graph,
     call,
     slow,
     tensors,
@@ -40,8 +40,7 @@ def all_of(*trees: Any) -> dict[str, Any]:
     return {name: function(list(trees)) for name, function in FUNCTIONS.items()}
 
 
-@by_inductor
-@pytest.mark.usefixtures("graph_alone")
+@by_graph
 @slow(XLA, framework="jax", mode="compiled")
 @slow(XLA, lambda framework, mode, dtype: dtype == "float64" and (framework, mode) in HEAVY)
 @slow(EAGER, framework="jax", mode="eager")

@@ -180,10 +180,9 @@ def test_batch_norm(names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("out", ["out", "attention_output"])
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("outer", ["", "block/attention/"])
-def test_attention(out: str, joint: bool, outer: str) -> None:
+def test_attention(out: str, joint: bool, outer: str, rng: Any) -> None:
     """A head's share of the query equals PyTorch's rows of that head."""
     heads, width, size = 2, 3, 6
-    rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((size, size)).astype(np.float32) for name in "qkvo"}
     biases = {name: rng.standard_normal(size).astype(np.float32) for name in "qkvo"}
     given = {f"{name}_proj_weight": weights[name] for name in "qkv"}

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import INDUCTOR, LARGE, MILLION, MODES, XLA, array, assert_ulp, call, in_mode, slow, tensors
+from support import LARGE, MILLION, MODES, XLA, array, assert_ulp, by_inductor, call, in_mode, slow, tensors
 
 import gradxform as gx
 from gradxform.core.tree import Tree
@@ -101,7 +101,7 @@ COMPILED = (
 
 @slow(MILLION, framework="jax", mode="eager")
 @slow(MILLION, framework="tensorflow", mode="compiled")
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @pytest.mark.parametrize(
     ("kind", "framework", "mode"),
     [(kind, *where) for kind in KINDS for where in MODES if where[1] == "eager" or kind in COMPILED],
@@ -123,7 +123,7 @@ def test_an_embedding(framework: str, mode: str, embedding: Any) -> None:
 
 
 @slow(XLA, framework="jax")
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
     """optax computes the norm 64.0 for 5000 of these leaves."""
     # JAX and all compilers are slow for thousands of leaves.

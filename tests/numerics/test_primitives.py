@@ -19,6 +19,7 @@ from support import (
     array,
     arrays,
     assert_ulp,
+    by_inductor,
     call,
     f32,
     slow,
@@ -41,7 +42,7 @@ def run(framework: str, tx: Any, given: Any) -> list[Any]:
     return arrays(tx(tensors(framework, given)))
 
 
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42, -1e45])
 def test_extreme_factors(factor: float, framework: str, mode: str) -> None:
     leaf = f32(1e38 if abs(factor) < 1 else 1e-30)
@@ -303,13 +304,12 @@ SHAPES = [(40,), (3, 5), (6000,), (0,), (8, 5), (), (100, 100), (15,), (2,)]
 
 
 @COMPILED_MANY
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @pytest.mark.parametrize("repeats", [2, 14])
-def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str) -> None:
+def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str, rng: Any) -> None:
     """Small leaves are read and multiplied together, with the same results."""
     if repeats > 2 and (framework, mode) == ("torch", "compiled"):
         pytest.skip("torch.compile takes its time")
-    rng = np.random.default_rng(0)
     sizes = 10.0 ** rng.uniform(-36, 37, (repeats, len(SHAPES)))
     sizes[:, 2] = 1e37  # makes the factor inexact in float32
     tree = [
@@ -342,7 +342,7 @@ def expected_of_alike(seed: int) -> parity.Expected:
     return parity.expected(gx.clip_global_norm(1.0), {"w": alike(seed)})
 
 
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 def test_rows_that_are_alike(framework: str, mode: str) -> None:
     tx = gx.clip_global_norm(1.0)
     run = parity.runner(tx, framework, mode)

@@ -30,8 +30,7 @@ def numbers(seed: int, dtype: Any, shape: Any = MANY) -> Any:
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99, 1.0])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble", "int32", "complex64"])
-def test_selects_as_numpy_does(dtype: str, share: float) -> None:
-    rng = np.random.default_rng(0)
+def test_selects_as_numpy_does(dtype: str, share: float, rng: Any) -> None:
     for shape in ((MANY,), (MANY // 50, 50)):
         condition = rng.random(shape) < share
         one, other = (np.nan_to_num(numbers(i, "float64", shape), posinf=1, neginf=1) % 100 for i in (1, 2))

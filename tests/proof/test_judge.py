@@ -114,8 +114,7 @@ def _averages(mean: Any, step: int, x: Any, p: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_plain_lines_pass(kind: Any) -> None:
-    rng = np.random.default_rng(0)
+def test_plain_lines_pass(kind: Any, rng: Any) -> None:
     names = [
         name for name in _averages(dict.fromkeys(("ema", "trace", "slow"), kind(0)), 0, kind(1), kind(1)) if "(" in name
     ]

@@ -33,6 +33,7 @@ from support import (
     assert_sums,
     assert_ulp,
     bits,
+    by_graph,
     by_inductor,
     call,
     in_mode,
@@ -189,8 +190,7 @@ def test_a_gradient_that_is_frozen_or_masked_out_has_no_norm_in_a_table(hole: An
         assert state[-1].history[1].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 @slow(EAGER, framework="jax", mode="eager")
 @slow(XLA, lambda framework, expression: framework != "torch" and "adaptive" in expression, mode="compiled")
 @pytest.mark.parametrize("expression", ["centralize()", "clip_adaptive(0.1, axes='keras')"])
@@ -256,8 +256,7 @@ def test_an_average_that_some_frameworks_would_flush(framework: str, mode: str) 
     assert found == [(float(np.float32(1e-5)),) * 2, (limit, limit), (0.0, limit)]
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 def test_spikes_of_the_loss(framework: str, mode: str) -> None:
     """Negative and nonfinite ones too; after a quarter of the window skipped in a row, the window starts again."""
     tx, found = gx.chain(gx.skip_spikes(gx.trace(1.0), 3.0, 8, of="loss"), gx.scale(2.0)), []
@@ -482,8 +481,7 @@ def test_a_function_of_ones_own_runs_everywhere(framework: str, mode: str) -> No
         assert max_ulp(result.leaves[path], (np.where(x > 0.5, x * 0.5, x) / (1 + abs(x))).astype(np.float32)) <= 2
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 def test_a_transform_of_ones_own_over_the_view(framework: str, mode: str) -> None:
     given = {"a": np.float32([3.0, 0.0]), "b": [np.float32([4.0])]}
     (result,) = parity.run(gx.chain(gx.transform(soft), gx.scale(6.0)), [given], framework, mode)
@@ -767,8 +765,7 @@ def test_a_window_in_another_library_says_what_to_write(optax: Any) -> None:
         gx.flush(tx, tx.init(params), params)
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 @pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_a_flush_of_one_gradient(framework: str, mode: str) -> None:
     tx = gx.accumulate(gx.identity(), every=4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import INDUCTOR, MODES, STATEFUL, assert_bits, in_mode, slow, tensors
+from support import MODES, STATEFUL, assert_bits, by_inductor, in_mode, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -31,7 +31,7 @@ RUNS = [(*mode, *case) for mode in MODES if mode != ("torch", "compiled") for ca
 RUNS += [("torch", "compiled", "masked", "clip_zscore, per leaf")] if ("torch", "compiled") in MODES else []
 
 
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode", "choice", "name"), RUNS)
 def test_update(framework: str, mode: str, choice: str, name: str) -> None:
     tx, grads = CHOICES[choice](STATEFUL[name]), tensors(framework, GRADS)

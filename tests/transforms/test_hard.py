@@ -17,6 +17,7 @@ from support import (
     arrays,
     assert_bits,
     assert_ulp,
+    by_graph,
     by_inductor,
     call,
     f16,
@@ -77,8 +78,7 @@ HUGE = [
 ]
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 @slow(XLA, framework=("jax", "tensorflow"), mode="compiled")
 @pytest.mark.parametrize(("limit", "tree"), HUGE)
 def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str, mode: str) -> None:
@@ -110,8 +110,7 @@ def test_hard_cases(make: Any, framework: str, mode: str) -> None:
 @by_inductor
 @slow(EAGER, framework="jax", mode="eager")
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
-def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: str) -> None:
-    rng = np.random.default_rng(0)
+def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: str, rng: Any) -> None:
     calls = 60 if mode == "eager" else 6
     dtypes = (np.float32, np.float16, np.float32)
     trees = [[rng.standard_normal(n).astype(dtypes[i % 3]) for n in (40, 7)] for i in range(calls)]

@@ -18,6 +18,7 @@ from support import (
     array,
     assert_bits,
     assert_ulp,
+    by_graph,
     by_inductor,
     call,
     f32,
@@ -93,8 +94,7 @@ def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str)
         assert {found[f"{name}/nonfinite_count"].dtype.name for name in PARTS} == {"int32"}
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 @slow(XLA, framework="jax")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
@@ -162,9 +162,8 @@ def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) ->
 # --- whether it clipped ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("graph_alone")
+@by_graph
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
-@by_inductor
 def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework: str, mode: str) -> None:
     tree = {"large": np.full(4, 1e6, np.float32), "small": np.float32([2e-3, 0.0])}
     around = gx.measure(gx.masked(gx.clip_norm(1e-3), "small"), "around")
@@ -178,9 +177,8 @@ SIZES = [(3,), (40,), (257, 3), (70_001,)]
 
 @by_inductor
 @slow(XLA, framework="jax", mode="eager")
-def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str) -> None:
+def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str, rng: Any) -> None:
     """Changed elements are measured again, and rounding does not count as clipping, in either precision."""
-    rng = np.random.default_rng(0)
     for dtype in ("float32", "bfloat16", "float64") if mode == "eager" else ("float32",):
         numpy = few(dtype)["a"]["v"].dtype
         tree = {str(i): rng.standard_normal(size).astype(numpy) for i, size in enumerate(SIZES)}
@@ -213,8 +211,7 @@ def test_in_place(framework: str) -> None:
 # --- zero, and what is not finite ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 def test_zero_and_what_is_not_finite(framework: str, mode: str) -> None:
     tx = gx.chain(gx.measure(gx.clip_global_norm(1.0), "clip"), gx.measure(gx.zero_nonfinite()), gx.measure(gx.stop()))
     cases = {
@@ -420,8 +417,7 @@ def test_in_optax_around_optax_and_in_a_scan(jax: Any, optax: Any) -> None:
 TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}, "unused": None}
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 def test_norms_by_path(framework: str, mode: str) -> None:
     backend = lookup.backend(framework)
     found = call(framework, mode, lambda tree: gx.norms(tree), TREE)
@@ -480,8 +476,7 @@ def test_integers_have_no_gradient_norm(function: Any) -> None:
         function({"a": np.ones(2)}, ord=0.5)
 
 
-@pytest.mark.usefixtures("graph_alone")
-@by_inductor
+@by_graph
 @slow(XLA, framework="jax", mode="compiled")
 @slow(GRAPHS, framework="tensorflow", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)

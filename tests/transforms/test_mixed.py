@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import INDUCTOR, array, call, f16, f32, slow
+from support import INDUCTOR, array, by_inductor, call, f16, f32, slow
 
 import gradxform as gx
 
 
-@slow(INDUCTOR, framework="torch", mode="compiled")
+@by_inductor
 @slow(INDUCTOR, lambda gradient: gradient.dtype != np.float16, framework="torch", mode="compiled")
 @pytest.mark.parametrize(
     ("gradient", "params"),

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import EVERY_MODE, EVERYWHERE, INDUCTOR, array, by_inductor, f32, in_mode, run_advice, slow, tensors
+from support import (
+    EVERY_MODE,
+    EVERYWHERE,
+    INDUCTOR,
+    array,
+    by_graph,
+    f32,
+    in_mode,
+    run_advice,
+    slow,
+    tensors,
+)
 from trees import Momentum
 
 import gradxform as gx
@@ -33,8 +44,7 @@ def test_a_state_that_is_lost_is_an_error_of_the_step_that_loses_it(framework: s
 
 
 @pytest.mark.parametrize("where", [None, "a/**"])
-@by_inductor
-@pytest.mark.usefixtures("graph_alone")
+@by_graph
 @pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
 def test_a_state_that_is_a_tree_takes_gradients_that_are_none(framework: str, mode: str, where: str | None) -> None:
     own, ours = (tx if where is None else gx.masked(tx, where) for tx in (Momentum(0.5), gx.trace(0.5)))
