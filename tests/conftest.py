@@ -107,7 +107,7 @@ def _imported(module: str) -> Any:
     return pytest.fixture(scope="session")(lambda: pytest.importorskip(module))
 
 
-torch, tf, keras, mx, typer = map(_imported, ("torch", "tensorflow", "keras", "mlx.core", "typer"))
+torch, tf, keras, typer = map(_imported, ("torch", "tensorflow", "keras", "typer"))
 jax, jnp, optax, flax, nnx = map(_imported, ("jax", "jax.numpy", "optax", "flax", "flax.nnx"))
 serialization = _imported("flax.serialization")
 

@@ -1,4 +1,4 @@
-"""A run that starts in PyTorch continues in Keras as it would in PyTorch; in Flax: port_torch_to_flax.py."""
+"""A run that starts in PyTorch continues in Flax and Keras as it would in PyTorch."""
 
 from __future__ import annotations
 
@@ -59,6 +59,55 @@ class Torch:
         return gx.to_numpy(self.net.state_dict())
 
 
+class Flax:
+    """The same network in Flax NNX."""
+
+    def __init__(self) -> None:
+        nnx = pytest.importorskip("flax.nnx")
+        optax = pytest.importorskip("optax")
+
+        class Net(nnx.Module):
+            def __init__(self, rngs: Any) -> None:
+                self.embed = nnx.Embed(WORDS, SIZE, rngs=rngs)
+                self.conv = nnx.Conv(SIZE, SIZE, 3, rngs=rngs)
+                self.norm = nnx.LayerNorm(SIZE, epsilon=1e-5, rngs=rngs)
+                self.attention = nnx.MultiHeadAttention(HEADS, SIZE, decode=False, rngs=rngs)
+                self.hidden, self.head = nnx.Linear(SIZE, SIZE, rngs=rngs), nnx.Linear(SIZE, 1, rngs=rngs)
+
+            def __call__(self, tokens: Any) -> Any:
+                x = self.norm(nnx.tanh(self.conv(self.embed(tokens))))
+                return self.head(nnx.tanh(self.hidden((x + self.attention(x)).mean(1))))
+
+        self.nnx, self.net = nnx, Net(nnx.Rngs(1))
+        self.optimizer = nnx.Optimizer(self.net, optax.chain(TX, optax.sgd(RATE)), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(net: Any, optimizer: Any) -> None:
+            optimizer.update(net, nnx.grad(lambda net: ((net(TOKENS) - TARGETS) ** 2).mean())(net))
+
+        self.step = step
+
+    def train(self) -> None:
+        for _ in range(STEPS):
+            self.step(self.net, self.optimizer)
+
+    @property
+    def weights(self) -> Any:
+        return self.nnx.state(self.net, self.nnx.Param)
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        self.nnx.update(self.net, weights)
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.opt_state[0]
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.opt_state = self.nnx.data((state, *self.optimizer.opt_state[1:]))
+
+
 class Keras:
     """The same network in Keras, on the current backend."""
 
@@ -115,8 +164,9 @@ def in_a_wrong_layout(rename: Any, part: str) -> Any:
 
 
 @slow(TRAINS)
-def test_a_run_of_torch_goes_on() -> None:
-    old, new = Torch(), Keras()
+@pytest.mark.parametrize("framework", [Flax, Keras])
+def test_a_run_of_torch_goes_on(framework: Any) -> None:
+    old, new = Torch(), framework()
     rename = gx.rename_from_torch(new.weights)
     old.train()
     weights, state = old.weights(), gx.to_numpy(old.handle.state)
