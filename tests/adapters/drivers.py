@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,20 @@ from conformance import Driver, Leaves, assembled
 from support import array, tensors
 
 import gradxform as gx
-from gradxform.backend import lookup
+
+
+class Lazy:
+    """A module that is imported when it is used."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self.name), attribute)
+
+
+torch, tf, keras, jax, optax = map(Lazy, ("torch", "tensorflow", "keras", "jax", "optax"))
+mx, mlx_optimizers, mlx_utils = map(Lazy, ("mlx.core", "mlx.optimizers", "mlx.utils"))
 
 
 class ByHand(Driver):
@@ -71,17 +85,14 @@ class NumpyApply(ByHand):
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def torch_optimizers() -> dict[str, Callable[[Any], Any]]:
-    import torch
-
-    return {
-        "sgd": lambda p: torch.optim.SGD(p, lr=1.0),
-        "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
-        "momentum, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
-        "adam, fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
-        "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
-        "adamw, fused": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5, fused=True),
-    }
+TORCH_OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=1.0),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "momentum, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "adam, fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
+    "adamw, fused": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5, fused=True),
+}
 
 
 class TorchApply(ByHand):
@@ -90,11 +101,10 @@ class TorchApply(ByHand):
     dtypes = ("float16", "bfloat16", "float32", "float64", "complex64")
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
-        import torch
 
         given = {path: torch.nn.Parameter(self.placed(leaf)) for path, leaf in tensors("torch", params).items()}
         self.named = {path.replace("/", "."): p for path, p in given.items()}
-        self.optimizer = torch_optimizers()[optimizer](self.named.items())
+        self.optimizer = TORCH_OPTIMIZERS[optimizer](self.named.items())
         self.scale = torch.amp.GradScaler("cpu", init_scale=2.0**10) if how.get("scale") else None
         self.may_skip = "around" in how
         self.unscaled_first = how.get("scale") == "unscaled before"
@@ -121,7 +131,6 @@ class TorchApply(ByHand):
             self.optimizer.step()
 
     def fill(self, gradients: Leaves) -> None:
-        import torch
 
         for path, g in gradients.items():
             p = self.named[path.replace("/", ".")]
@@ -148,7 +157,7 @@ class TorchApply(ByHand):
 
 class TorchAttach(TorchApply):
     name = "torch.attach"
-    optimizers = tuple(torch_optimizers())[1:] if "torch" in lookup.installed() else ()
+    optimizers = tuple(TORCH_OPTIMIZERS)[1:]
     scales = ("scaler", "unscaled before")
     checks_first = has_paths = True
 
@@ -185,12 +194,10 @@ class TorchAttach(TorchApply):
         self.scale.update()
 
     def save(self, folder: Path) -> None:
-        import torch
 
         torch.save([self.named, self.optimizer.state_dict()], folder / "run")
 
     def load(self, folder: Path) -> None:
-        import torch
 
         named, state = torch.load(folder / "run", weights_only=True)
         for path, p in self.named.items():
@@ -217,18 +224,13 @@ class TorchUpdates(TorchAttach):
 # --- TensorFlow ------------------------------------------------------------------------------------------------------
 
 
-def tensorflow_optimizers() -> dict[str, Callable[[], Any]]:
-    import keras
-    import tensorflow as tf
-
-    adamw = functools.partial(keras.optimizers.AdamW, 0.1, weight_decay=0.5)
-    return {
-        "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
-        "adamw": adamw,
-        "loss scale": lambda: keras.optimizers.LossScaleOptimizer(adamw(), initial_scale=1.0),
-        "v1 momentum": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
-        "v1 adam": lambda: tf.compat.v1.train.AdamOptimizer(0.1),
-    }
+TENSORFLOW_OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.5),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(TENSORFLOW_OPTIMIZERS["adamw"](), initial_scale=1.0),
+    "v1 momentum": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
+    "v1 adam": lambda: tf.compat.v1.train.AdamOptimizer(0.1),
+}
 
 
 class TensorFlowApply(Driver):
@@ -243,10 +245,8 @@ class TensorFlowApply(Driver):
     mode = staticmethod(lambda function: function)
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
-        import tensorflow as tf
-
         self.variables = {path: tf.Variable(value, name=path) for path, value in tensors("tensorflow", params).items()}
-        self.optimizer = None if optimizer == "sgd" else tensorflow_optimizers()[optimizer]()
+        self.optimizer = None if optimizer == "sgd" else TENSORFLOW_OPTIMIZERS[optimizer]()
         if hasattr(self.optimizer, "build"):
             self.optimizer.build(list(self.variables.values()))
         self.may_skip = "around" in how
@@ -268,8 +268,6 @@ class TensorFlowApply(Driver):
         return self.optimizer.apply_gradients(pairs)
 
     def step(self, gradients: Leaves, **loss: Any) -> None:
-        import tensorflow as tf
-
         def rows(given: Any, shape: Any) -> Any:
             return tf.IndexedSlices(tf.constant(given[1]), tf.constant(given[0]), tf.constant(shape.as_list()))
 
@@ -321,8 +319,6 @@ class Processor(TensorFlowApply):
         type(self).mode(flushed)()
 
     def checkpoint(self) -> Any:
-        import tensorflow as tf
-
         parts = {"optimizer": self.optimizer} if self.optimizer is not None else {}
         return tf.train.Checkpoint(processor=self.processor, variables=list(self.variables.values()), **parts)
 
@@ -339,8 +335,6 @@ class ProcessorFunction(Processor):
 
     @staticmethod
     def mode(function: Any) -> Any:
-        import tensorflow as tf
-
         return tf.function(function)
 
     @property
@@ -356,8 +350,6 @@ class ProcessorXla(ProcessorFunction):
 
     @staticmethod
     def mode(function: Any) -> Any:
-        import tensorflow as tf
-
         return tf.function(function, jit_compile=True)
 
 
@@ -370,8 +362,6 @@ class Session(Processor):
     use_resource = False
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
-        import tensorflow as tf
-
         self.v1, self.graph = tf.compat.v1, tf.Graph()
         self.session, self.ops = self.v1.Session(graph=self.graph), {}
         with self.graph.as_default():
@@ -381,7 +371,7 @@ class Session(Processor):
             }
             self.values = {path: self.v1.placeholder(v.dtype.base_dtype, v.shape) for path, v in self.variables.items()}
             self.set = [v.assign(self.values[path]) for path, v in self.variables.items()]
-            self.optimizer = None if optimizer == "sgd" else tensorflow_optimizers()[optimizer]()
+            self.optimizer = None if optimizer == "sgd" else TENSORFLOW_OPTIMIZERS[optimizer]()
             self.may_skip = "around" in how
             self.start(assembled(tx, self.variables, how))
             self.session.run(self.v1.global_variables_initializer())
@@ -391,8 +381,6 @@ class Session(Processor):
         self.processor = None if tx is None else gx.tensorflow.GradientProcessor(tx, list(self.variables.values()))
 
     def built(self, gradients: Leaves) -> Any:
-        import tensorflow as tf
-
         places: Leaves = {}
         for path, g in gradients.items():
             if isinstance(g, tuple):
@@ -436,8 +424,6 @@ class Session(Processor):
 
     @property
     def state(self) -> Any:
-        import tensorflow as tf
-
         with self.graph.as_default():
             state = self.processor.state
         return tf.nest.map_structure(lambda leaf: None if leaf is None else self.session.run(leaf), state)
@@ -463,9 +449,6 @@ class ResourceSession(Session):
 @functools.cache
 def optax_of(tx: Any, optimizer: str, around: Any, frozen: Any) -> tuple[Any, Any, Any]:
     """An optimizer and its compiled `update` and `flush`, which equal runs share."""
-    import jax
-    import optax
-
     found: Any = {
         "sgd": lambda: optax.sgd(1.0),
         "momentum": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, momentum=0.9)),
@@ -501,8 +484,6 @@ class Optax(ByHand):
 
     @property
     def optimizer_state(self) -> Any:
-        import jax
-
         return jax.tree.map(np.asarray, self.full[1:])
 
     @optimizer_state.setter
@@ -537,12 +518,10 @@ class MlxWrap(Driver):
     empty = none_left = ValueError
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
-        import mlx.optimizers as optim
-
         made = {
-            "sgd": lambda: optim.SGD(1.0),
-            "momentum": lambda: optim.SGD(0.1, momentum=0.9, weight_decay=0.1),
-            "adamw": lambda: optim.AdamW(0.1, weight_decay=0.5),
+            "sgd": lambda: mlx_optimizers.SGD(1.0),
+            "momentum": lambda: mlx_optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
+            "adamw": lambda: mlx_optimizers.AdamW(0.1, weight_decay=0.5),
         }[optimizer]()
         self.assign(params)
         tx = assembled(tx, None, how)
@@ -551,9 +530,11 @@ class MlxWrap(Driver):
 
     def tree(self, leaves: Leaves) -> Any:
         """Nested, as in a model."""
-        from mlx.utils import tree_unflatten
-
-        return tree_unflatten([(path.replace("/", "."), leaf) for path, leaf in leaves.items()]) if leaves else {}
+        return (
+            mlx_utils.tree_unflatten([(path.replace("/", "."), leaf) for path, leaf in leaves.items()])
+            if leaves
+            else {}
+        )
 
     def step(self, gradients: Leaves, **loss: Any) -> None:
         given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
@@ -564,10 +545,8 @@ class MlxWrap(Driver):
         self.move(self.optimizer.flush, self.tree(self.params), **loss)
 
     def move(self, method: Any, *trees: Any, **loss: Any) -> None:
-        from mlx.utils import tree_flatten
-
         moved = self.compiled(method)(*trees, **tensors("mlx", loss))
-        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(moved)}
+        self.params |= {name.replace(".", "/"): leaf for name, leaf in mlx_utils.tree_flatten(moved)}
 
     def compiled(self, method: Any) -> Any:
         return method
@@ -591,16 +570,14 @@ class MlxWrap(Driver):
         self.params = tensors("mlx", params)
 
     def save(self, folder: Path) -> None:
-        import mlx.core as mx
-        from mlx.utils import tree_flatten
-
-        mx.save_safetensors(str(folder / "run.safetensors"), dict(tree_flatten([self.params, self.optimizer.state])))
+        mx.save_safetensors(
+            str(folder / "run.safetensors"), dict(mlx_utils.tree_flatten([self.params, self.optimizer.state]))
+        )
 
     def load(self, folder: Path) -> None:
-        import mlx.core as mx
-        from mlx.utils import tree_unflatten
-
-        self.params, self.optimizer.state = tree_unflatten(list(mx.load(str(folder / "run.safetensors")).items()))
+        self.params, self.optimizer.state = mlx_utils.tree_unflatten(
+            list(mx.load(str(folder / "run.safetensors")).items())
+        )
 
 
 class MlxCompile(MlxWrap):
@@ -612,8 +589,6 @@ class MlxCompile(MlxWrap):
     mode = None
 
     def compiled(self, method: Any) -> Any:
-        import mlx.core as mx
-
         return mx.compile(method, inputs=self.optimizer.state, outputs=self.optimizer.state)
 
 

@@ -135,39 +135,22 @@ def test_a_run_of_a_session_moves_the_state_once_whatever_it_fetches(use_resourc
 # --- the state -------------------------------------------------------------------------------------------------------
 
 
-def test_its_variables_are_its_state_and_none_of_the_models() -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")])
-    made = [*model.trainable_variables, variable(name="own")]
-    processor = gx.tensorflow.GradientProcessor(gx.chain(gx.trace(0.5), gx.clip_norm(1.0), gx.ema(0.9)), made)
-    assert sorted(tuple(v.shape) for v in processor.variables) == sorted(
-        [(2, 2), (2,), (2,), (), (2, 2), (2,), (2,), (2,)]
-    )
-    assert processor.trainable_variables == ()
-    assert not {id(v) for v in processor.variables} & {id(getattr(v, "value", v)) for v in made}
-    assert not any(own is v for own in processor.variables for v in made)
-    assert gx.tensorflow.GradientProcessor(gx.clip_norm(1.0), made).variables == ()
-
-
-def test_variables_of_the_state_are_named_after_their_place() -> None:
-    w = variable()
-    processor = gx.tensorflow.GradientProcessor(gx.chain(gx.clip_norm(1.0), gx.trace(0.5)), [w], name="momentum")
-    assert processor.name == "momentum"
-    assert [v.name for v in processor.variables] == ["momentum/1_trace_w:0"]
-    assert processor.tx == gx.chain(gx.clip_norm(1.0), gx.trace(0.5))
-
-
-def test_a_modules_containers_of_variables() -> None:
+def test_its_variables_are_its_state_named_after_their_place_and_none_of_the_models() -> None:
     class Model(tf.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = [variable(name="a"), variable(name="b")]
+            self.layers = [variable(name="a"), variable(np.zeros((2, 2)), name="b")]
 
-    model = Model()
-    processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), model.layers)
-    model.processor = processor
-    assert len(processor(zip([tf.constant(W)] * 2, model.layers, strict=True))) == 2
-    assert len(model.trainable_variables) == 2
-    assert len(model.variables) == 4
+    model, kernel = Model(), keras.Variable(W, name="kernel")
+    tx = gx.chain(gx.clip_norm(1.0), gx.trace(0.5), gx.ema(0.9))
+    model.processor = processor = gx.tensorflow.GradientProcessor(tx, [*model.layers, kernel], name="momentum")
+    assert (processor.name, processor.tx, processor.trainable_variables) == ("momentum", tx, ())
+    leaves = [f"{part}_{name}" for part in ("1_trace", "2_ema") for name in ("a", "b", "kernel")]
+    assert {v.name for v in processor.variables} == {f"momentum/{leaf}:0" for leaf in ["2_count", "2_divisor", *leaves]}
+    assert {tuple(v.shape) for v in processor.variables} == {(2,), (2, 2), ()}
+    assert not any(own is v for own in processor.variables for v in (*model.layers, kernel, kernel.value))
+    assert (len(model.trainable_variables), len(model.variables)) == (2, 10)
+    assert gx.tensorflow.GradientProcessor(gx.clip_norm(1.0), model.layers).variables == ()
 
 
 # --- checkpoints and saved models ------------------------------------------------------------------------------------
