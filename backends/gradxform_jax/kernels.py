@@ -18,7 +18,7 @@ from jax import lax
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row
 from gradxform.core.leaves import put
-from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking, rescale
+from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_jax import private
 from gradxform_jax.backend import Plain
@@ -245,28 +245,28 @@ def _split(factor: Any) -> Any:
 
 
 @jax.jit
-def _factor(number: Any) -> rescale.Factor:
-    """Split a number or an array as `rescale.split` does, in fewer operations: two steps, which leave 5e-38 of 3e38."""
+def _factor(number: Any) -> elementwise.Factor:
+    """Split a number or an array as `elementwise.split` does, in fewer operations: two steps: 3e38 leaves 5e-38."""
     whole = Namespace.float64(number)
     size = lax.abs(whole)
-    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    near = lax.clamp(elementwise.LEAST, size, elementwise.MOST)
     far, usual = size / near, (size > 0.0) & lax.is_finite(size)
-    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
+    far = lax.select(usual, lax.clamp(elementwise.LEAST, far, elementwise.MOST), far) * lax.sign(whole)
     steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
-    return barrier(rescale.Factor(whole, steps))
+    return barrier(elementwise.Factor(whole, steps))
 
 
-def _compared(factor: Any) -> tuple[rescale.Factor, Any]:
+def _compared(factor: Any) -> tuple[elementwise.Factor, Any]:
     """Split a factor, and compare it with one."""
     found = _factor(factor)
     return found, found.whole == 1.0
 
 
 @jax.jit  # leaves of one shape are traced once
-def _multiplied(leaf: Any, factor: rescale.Factor, is_one: Any) -> Any:
+def _multiplied(leaf: Any, factor: elementwise.Factor, is_one: Any) -> Any:
     """Multiply a leaf, rounded once; a factor of one changes nothing."""
-    return _unless(is_one, leaf, rescale.times(Namespace, leaf, factor))
+    return _unless(is_one, leaf, elementwise.times(Namespace, leaf, factor))
 
 
 @jax.custom_jvp

@@ -15,9 +15,8 @@ from gradxform.backend.host import kernels, threads
 from gradxform.backend.host import namespace as host
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Columns, Containers, Given, Row
-from gradxform.numerics.elementwise import Formula
-from gradxform.numerics.rescale import LEAST, MOST
-from gradxform.numerics.rescale import times as rescaled
+from gradxform.numerics.elementwise import LEAST, MOST, Formula
+from gradxform.numerics.elementwise import times as rescaled
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _names: dict[Any, str] = {}

@@ -13,7 +13,7 @@ from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Columns, Given, Row
-from gradxform.numerics import formulas, ranking, rescale
+from gradxform.numerics import elementwise, formulas, ranking
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform.numerics.matrices import Sides
 from gradxform_tensorflow import norms, products, running
@@ -61,7 +61,7 @@ class TensorFlow(Readable, Plain):
     ) -> list[Any]:
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
-            return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
+            return [elementwise.in_single(Namespace, leaf) for leaf in columns[0]]
         numbers = list(map(number, numbers))
         # NumPy computes small leaves together, but TensorFlow would copy its results.
         is_plain = _has_large(columns[0]) or not running.readable(columns[0])
@@ -99,7 +99,7 @@ class TensorFlow(Readable, Plain):
         """min(max(factor * leaf, low), high)."""
         scaled = list(leaves)
         if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+            scaled = self.multiply([elementwise.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
         kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
         bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
         numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))

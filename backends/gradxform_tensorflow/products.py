@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.numerics import DOUBLE, dtype_name
-from gradxform.numerics.elementwise import weighted, weights_of
-from gradxform.numerics.rescale import LEAST, MOST, Factor, by_parts, in_single, in_steps, known_steps, times
+from gradxform.backend.host.namespace import NUMPY
+from gradxform.numerics import DOUBLE, dtype_name, elementwise
+from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_single, in_steps, weighted, weights_of
 from gradxform_tensorflow import running
 from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
 
@@ -115,21 +115,21 @@ def _branches() -> bool:
     return running.has_only_cpus() and not running.is_xla()
 
 
-_times = functools.partial(times, Namespace)
+_times = functools.partial(elementwise.times, Namespace)
 
 
 def _known(value: float | None) -> Any:
     """A number on the host and its steps; None for one."""
     if value is None or value == 1.0:
         return None
-    steps = [tf.constant(np.array(step, np.float32)) for step in known_steps(value)]
+    steps = [tf.constant(np.array(step, np.float32)) for step in in_steps(NUMPY, value)]
     return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
 
 
 def _guarded(new: Any, factor: Factor | None) -> Any:
     """A product with a known factor that is not merged with the next one, to one with a constant out of range."""
     near = factor is None or 1 / _FAR < abs(factor.whole) < _FAR
-    return new if near else by_parts(Namespace, Namespace.no_reassociation, new)
+    return new if near else elementwise.by_parts(Namespace, Namespace.no_reassociation, new)
 
 
 def _split(factors: Any) -> tuple[Any, Factor]:

@@ -285,7 +285,7 @@ def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefo
 def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
     if found_inf is not None:
-        new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
+        new = stateful.either(view, backend.compute(formulas.equal, found_inf, 0.0), new, state)
     return new if place_of(view.leaves) == HOST else in_place(state, new)
 
 

@@ -16,9 +16,8 @@ import torch
 from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs
 from gradxform.core.leaves import put
 from gradxform.numerics import formulas, ranking, subsets
-from gradxform.numerics.elementwise import Formula, weighted
+from gradxform.numerics.elementwise import Formula, is_extreme, weighted
 from gradxform.numerics.matrices import Sides
-from gradxform.numerics.rescale import is_extreme
 from gradxform_torch import foreach, namespace, parts, private
 from gradxform_torch.plain import split
 from gradxform_torch.readable import are_writable

@@ -21,7 +21,7 @@ from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
 from gradxform.core.group import Mask
 from gradxform.core.leaves import put
-from gradxform.numerics import dtype_name, formulas, ranking
+from gradxform.numerics import formulas, ranking
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private, readable
@@ -163,7 +163,7 @@ class Sharded(Leafwise):
             return torch.as_tensor(self._of_wholes(leaves, here, None)).unbind()
 
         xp, found = Namespace(own[0].device), [size.new_zeros(()) for size in sizes]
-        for place in reversed(range(ranking.bits(dtype_name(own[0])))):
+        for place in reversed(range(8 * own[0].itemsize - 1)):
             found = ranking.with_bit(xp, 1 << place, found, counts, reaching)
         rows = zip(leaves, own, sizes, found, strict=True)
         return [like(leaf, shard, ranking.kept(xp, shard, size, least)) for leaf, shard, size, least in rows]

@@ -12,7 +12,7 @@ import torch
 
 from gradxform.backend.protocol import Columns
 from gradxform.core.leaves import put
-from gradxform.numerics import rescale
+from gradxform.numerics import elementwise
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
@@ -33,7 +33,7 @@ class Eager(Leafwise):
             return super().clip(leaves, low, high, factors, inplace)
         scaled = leaves
         if factors is not None:
-            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+            scaled = self.multiply([elementwise.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
         each = zip(leaves, scaled, are_writable(scaled), strict=True)
         kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in each]
         return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
@@ -129,7 +129,7 @@ def combination(
     if factors is not None:
         weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
     groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
-    extreme = any(map(rescale.is_extreme, {*itertools.chain(*weights)}))
+    extreme = any(map(elementwise.is_extreme, {*itertools.chain(*weights)}))
     if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
         return None
     out: list[Any] = [None] * count

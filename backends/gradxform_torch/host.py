@@ -15,7 +15,7 @@ from gradxform.backend.host import threads
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes, Columns, Given, Row
 from gradxform.core.leaves import put
-from gradxform.numerics import rescale
+from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_torch import foreach
 from gradxform_torch.namespace import Namespace, rounded_number
@@ -49,7 +49,7 @@ class Host(Readable, foreach.Eager):
         if ord != 2:
             return super().norms(leaves, ord)
         narrow = not _NARROW.isdisjoint([leaf.dtype for leaf in leaves])
-        wide = [rescale.in_single(Namespace, leaf) for leaf in leaves] if narrow else leaves
+        wide = [elementwise.in_single(Namespace, leaf) for leaf in leaves] if narrow else leaves
         try:
             seen = [leaf.numpy() for leaf in wide]
         except RuntimeError:  # as in `view`
@@ -78,7 +78,7 @@ class Host(Readable, foreach.Eager):
         """Leaves times factors of slices; one that float32 can multiply, in one pass."""
         leaf, by = leaves[0], self.namespace_of(leaves[0]).float64(factors)
         size = by.abs()
-        extreme = (size > rescale.MOST) & (size < math.inf) | (size < rescale.LEAST) & (size > 0.0)
+        extreme = (size > elementwise.MOST) & (size < math.inf) | (size < elementwise.LEAST) & (size > 0.0)
         if len(leaves) > 1 or leaf.dtype not in _PLAIN or (leaf.dtype == torch.float32 and bool(extreme.any())):
             return super().multiply_over(leaves, axes, factors, inplace)
         return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
@@ -113,8 +113,8 @@ class Host(Readable, foreach.Eager):
 def _times(leaves: foreach.Tensors, own: bool, factors: list[float]) -> Any:
     """Leaves of one dtype times one number each."""
     dtype, distinct = leaves[0].dtype, {*factors}
-    if dtype.is_complex or (dtype != torch.float64 and any(map(rescale.is_extreme, distinct))):
-        return map(functools.partial(rescale.times, Namespace(leaves[0].device)), leaves, factors)
+    if dtype.is_complex or (dtype != torch.float64 and any(map(elementwise.is_extreme, distinct))):
+        return map(functools.partial(elementwise.times, Namespace(leaves[0].device)), leaves, factors)
     if dtype.itemsize == 2:  # in place, torch would round the factors to half precision
         return foreach.times(leaves, False, factors)
     one = len(distinct) == 1  # or torch would make a tensor for each leaf

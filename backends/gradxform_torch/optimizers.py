@@ -87,7 +87,7 @@ def moved(
             return state, None, None
         due = is_due(holder.tx, found.state)
         if found_inf is not None:
-            goes_on = backend.compute(formulas.is_zero, found_inf)
+            goes_on = backend.compute(formulas.equal, found_inf, 0.0)
             due = goes_on if due is True else due * goes_on
         whole = all(before is not None or p.grad is None for before, p in zip(old, parameters, strict=True))
         norm = norm_before(found.before, found.after, holder.tx) if whole else None

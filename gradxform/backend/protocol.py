@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import optree
 
-from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, rescale, subsets, widest
+from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, subsets, widest
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.matrices import of_leaf as matrices_of
@@ -224,18 +224,18 @@ class Backend(abc.ABC):
         with self.scope():
             spaces = [self.namespace_of(leaf) for leaf in leaves]
             if isinstance(factors, (int, float)):
-                made = [rescale.times(xp, leaf, factors) for xp, leaf in zip(spaces, leaves, strict=True)]
+                made = [elementwise.times(xp, leaf, factors) for xp, leaf in zip(spaces, leaves, strict=True)]
             else:
-                whole, steps = rescale.split(spaces[0], factors)
+                whole, steps = elementwise.split(spaces[0], factors)
                 made = []
                 for i, (xp, leaf) in enumerate(zip(spaces, leaves, strict=True)):
                     own, *rest = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in (whole, *steps)]
-                    made.append(rescale.times(xp, leaf, rescale.Factor(own, rest)))
+                    made.append(elementwise.times(xp, leaf, elementwise.Factor(own, rest)))
             return made
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Array, inplace: Sequence[bool]) -> list[Array]:
         """Multiply slices of a group of leaves by factors in the form of `norms_over`, like `multiply`."""
-        return self._of_each(lambda xp, leaf: rescale.times(xp, leaf, xp.float64(factors)), leaves)
+        return self._of_each(lambda xp, leaf: elementwise.times(xp, leaf, xp.float64(factors)), leaves)
 
     def centered(self, leaves: Sequence[Array], axes: Axes, inplace: Sequence[bool]) -> list[Array]:
         """Subtract from real leaves their means over axes, rounded as in `elementwise`."""
@@ -268,7 +268,7 @@ class Backend(abc.ABC):
 
         Correctly rounded, unless the framework has a function of this name that divides differently.
         """
-        return self._of_each(lambda xp, leaf, by: rescale.quotient(xp, leaf, xp.float64(by)), leaves, divisors)
+        return self._of_each(lambda xp, leaf, by: elementwise.quotient(xp, leaf, xp.float64(by)), leaves, divisors)
 
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
         """Return min(max(factor * leaf, low), high) with bounds in the leaf's dtype; NaN stays NaN; one may be None.
@@ -278,12 +278,12 @@ class Backend(abc.ABC):
 
         def clipped(xp: Any, new: Array, old: Array) -> Array:
             bounds = (None if bound is None else xp.float64(bound) for bound in (low, high))
-            return rescale.between(xp, new, dtype_name(old), *bounds)
+            return elementwise.between(xp, new, dtype_name(old), *bounds)
 
         with self.scope():
             if factors is None:
                 return self._of_each(clipped, leaves, leaves)
-            wide = [rescale.in_single(self.namespace_of(leaf), leaf) for leaf in leaves]
+            wide = [elementwise.in_single(self.namespace_of(leaf), leaf) for leaf in leaves]
             return self._of_each(clipped, self.multiply(wide, factors, inplace), leaves)
 
     def elementwise(

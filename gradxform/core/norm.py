@@ -28,7 +28,7 @@ class Slots(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm in float64, and whether it is compared with a limit in float32.
+    """A norm in float64, and whether it is compared with a limit as a float32 number.
 
     `single` is one bool, or one per leaf: false if a float64 leaf is in scope. If other devices may have such a leaf,
     it is a number gathered from them.
@@ -135,7 +135,7 @@ class Measured(Leaves):
         return self.backend.compute(formulas.total_norm, norms, active=mask, ord=float(ord), scaled=not plain)
 
     def _is_single(self) -> bool:
-        """Whether the norms of the active leaves are compared in float32."""
+        """Whether the norms of the active leaves are compared as float32 numbers."""
         return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
 
     def _raw(self, ord: float) -> Array:

@@ -270,10 +270,11 @@ def _words(xp: Any, seed: Array) -> tuple[Array, Array]:
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
     gram, tasks = subsets.gram_of(xp, products, count), xp.arange(count)
-    squares, draws = subsets.diagonal_of(xp, gram), _draws(xp, (xp.int32(high), xp.int32(low)), count)
+    squares = xp.sum(xp.where(formulas.equal(xp, tasks[:, None], tasks), gram, 0.0), axis=-1)
+    draws = _draws(xp, (xp.int32(high), xp.int32(low)), count)
     total: Any = 0.0
     for i in range(count):
-        shares = xp.where(formulas.equal(tasks, float(i)), 1.0, 0.0)
+        shares = xp.where(formulas.equal(xp, tasks, float(i)), 1.0, 0.0)
         for there in _order(xp, xp.take(draws, i), i, count):
             dot = xp.sum(xp.where(there, xp.sum(gram * shares, axis=-1), 0.0))
             size = xp.sum(xp.where(there, squares, 0.0))
@@ -298,7 +299,7 @@ def _order(xp: Any, draws: Any, i: int, count: int) -> list[Any]:
     other, own = draws[:, None], draws[None, :]
     before = (other < own) | ((other <= own) & (tasks[:, None] < tasks[None, :]))
     place = xp.sum(xp.where(others[:, None] & before, 1.0, 0.0), axis=0)
-    return [others & formulas.equal(place, float(rank)) for rank in range(count - 1)]
+    return [others & formulas.equal(xp, place, float(rank)) for rank in range(count - 1)]
 
 
 # --- several trees, read as one list of columns ----------------------------------------------------------------------

@@ -1,17 +1,118 @@
-"""Elementwise formulas and sums of products, in the dtype of a leaf's sums."""
+"""Products, clips, sums of products and formulas of a leaf's elements. No leaf is converted to float64.
+
+They are computed in the dtype of the leaf's sums; complex arrays by parts.
+"""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradxform.numerics import Array, dtype_name, sums_dtype
-from gradxform.numerics.rescale import by_parts, product
+import numpy as np
+
+from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype, widest
 
 Formula = Callable[..., Any]
 """A function of a namespace, elements and numbers; or `weighted`, whose numbers are weights."""
+LEAST, MOST = 2.0**-126, 2.0**127
+"""Powers of two between which a factor is a normal number of float32."""
+
+
+class Factor(NamedTuple):
+    """A factor in float64, and the steps in float32 that it takes: numbers whose product it is."""
+
+    whole: Array
+    steps: Sequence[Array]
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def split(xp: Any, factor: Any) -> Factor:
+    """Split a number or an array once for many leaves."""
+    whole = xp.float64(factor)
+    return Factor(whole, [xp.materialize(xp.cast(step, "float32")) for step in in_steps(xp, whole)])
+
+
+def times(xp: Any, leaf: Array, factor: Any) -> Array:
+    """Multiply a leaf by a number, a `Factor` or an array that broadcasts; bit-identical where that is one.
+
+    Compilers that flush small numbers in a product with one must select the leaf instead, and keep the derivative of
+    the product.
+    """
+
+    def scaled(part: Array) -> Array:
+        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
+
+    return leaf if isinstance(factor, (int, float)) and factor == 1.0 else by_parts(xp, scaled, leaf)
+
+
+def product(xp: Any, x: Array, factor: Any) -> Array:
+    """Multiply float32 or float64 elements by a number, a `Factor` or an array in float64.
+
+    It is rounded to float32 once; in up to three steps if it is far from one.
+    """
+    dtype, found = dtype_name(x), factor if isinstance(factor, Factor) else None
+    if dtype in DOUBLE:
+        return x * xp.cast(xp.float64(found.whole if found else factor), dtype)
+    first, *others = [xp.cast(xp.float64(step), dtype) for step in (found.steps if found else in_steps(xp, factor))]
+    x = x * first
+    for step in others:
+        x = xp.no_reassociation(x) * step
+    return x
+
+
+def in_steps(xp: Any, factor: Any) -> tuple[Any, ...]:
+    """Split a number or an array into three that float32 holds; those after the first are 1 or -1 unless needed.
+
+    None is so small that infinity times it would not be infinite. Of a Python number, without float64, and where NumPy
+    sees that one is enough, a factor is one step.
+    """
+    if widest(xp) == "float32" or (isinstance(factor, (int, float)) and not is_extreme(factor)):
+        return (factor,)
+    whole, steps = xp.float64(factor), []
+    rest = xp.abs(whole)
+    for _ in range(3):
+        steps.append(xp.where(rest < LEAST, LEAST, xp.where(rest > MOST, MOST, rest)))
+        if isinstance(rest, np.ndarray) and (steps[0] == rest).all():
+            return (whole,)
+        rest = rest / steps[-1]
+    usual = (xp.abs(whole) > 0.0) & xp.isfinite(whole)
+    return *steps[:2], xp.where(usual, xp.where(whole < 0.0, -steps[2], steps[2]), whole)
+
+
+def is_extreme(factor: float) -> bool:
+    """Whether float32 does not hold a number."""
+    return 0 < abs(factor) < LEAST or MOST < abs(factor) < float("inf")
+
+
+# --- quotients and clips ---------------------------------------------------------------------------------------------
+
+
+def quotient(xp: Any, leaf: Array, divisor: Array) -> Array:
+    """Divide a leaf by a number or a broadcasting array, in the leaf's dtype."""
+    return by_parts(xp, lambda part: part / xp.cast(divisor, dtype_name(part)), leaf)
+
+
+def in_single(xp: Any, leaf: Array) -> Array:
+    """Convert a half-precision leaf to float32; return others unchanged."""
+    return xp.cast(leaf, "float32") if dtype_name(leaf) in ("float16", "bfloat16") else leaf
+
+
+def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
+    """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays, and a NaN bound makes all elements NaN."""
+    bounds = [None if bound is None else xp.cast(xp.cast(bound, dtype), dtype_name(leaf)) for bound in (low, high)]
+    if clip := getattr(xp, "clip", None):
+        return clip(leaf, *bounds)
+    for bound, beyond in zip(bounds, (operator.lt, operator.gt), strict=True):
+        if bound is not None:
+            leaf = xp.where(beyond(leaf, bound) | ~(bound <= bound), bound, leaf)
+    return leaf
+
+
+# --- sums of products, and other formulas ----------------------------------------------------------------------------
 
 
 def weighted(xp: Any, column: Sequence[Any], weights: Sequence[Any]) -> Array:
@@ -47,10 +148,8 @@ def of_leaf(
     dtype = sums_dtype(column[0])
 
     def real(leaf: Any, *others: Any) -> Array:
-        first = xp.cast(leaf, dtype)
+        first = xp.cast(leaf, dtype) if factor is None else product(xp, xp.cast(leaf, dtype), factor)
         rest = [part if _is_number(part) else xp.cast(part, dtype) for part in others]
-        if factor is not None:
-            first = product(xp, first, factor)
         given = [xp.cast(xp.float64(number), dtype) for number in numbers]
         return xp.cast(formula(xp, first, *rest, *given, **static), dtype)
 
@@ -59,3 +158,10 @@ def of_leaf(
 
 def _is_number(part: Any) -> bool:
     return not len(getattr(part, "shape", ())) or dtype_name(part).startswith("int")
+
+
+def by_parts(xp: Any, function: Callable[..., Array], *arrays: Array) -> Array:
+    """Apply a function to real and imaginary parts, so that infinity times zero does not give NaN."""
+    if not is_complex(arrays[0]):
+        return function(*arrays)
+    return xp.complex(function(*map(xp.real, arrays)), function(*map(xp.imag, arrays)))

@@ -6,13 +6,14 @@ selected never divides by zero.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from gradxform.numerics import Array
 
 _INF = float("inf")
+_SINGLE = 2.0**-23
+"""Relative distance of float32 numbers."""
 
 
 def by_number(formula: Callable[..., Array]) -> Callable[..., Array]:
@@ -30,17 +31,13 @@ def clip_coefficient(
 ) -> Array:
     """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm.
 
-    Both are compared after rounding to float32 where `single`, or where a number gathered from devices is 1.
+    Where `single`, or where a number gathered from devices is 1, a norm is within that equals the limit in float32.
     """
-    near = limit = at_least_zero(xp, max_norm)
-    size = norm
-    if gathered or single is not False:
-        near = xp.rounded(limit, "float32")
-        fits = xp.isfinite(near) & (near > 0.0)  # a limit out of float32's range is compared in float64
-        if gathered or single is not True:
-            fits = fits & (gathered[0] > 0.5 if gathered else xp.mask(single))
-        size, near = xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, near, limit)
-    within = (size <= near) | (limit >= _INF)
+    limit = xp.where(max_norm < 0.0, 0.0, max_norm)
+    slack: Any = _SINGLE if single else 0.0
+    if gathered or isinstance(single, tuple):
+        slack = xp.where(gathered[0] > 0.5 if gathered else xp.mask(single), _SINGLE, 0.0)
+    within = (norm <= limit + limit * slack) | (limit >= _INF)
     divisor = xp.where(within, 1.0, norm)
     return xp.where(within, 1.0, limit) / xp.where(_divides(xp, divisor), divisor, float("nan"))
 
@@ -64,19 +61,9 @@ def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
     return by_kind(xp, dtypes, lambda dtype: xp.rounded(x, dtype))
 
 
-def equal(one: Array, other: Array | float) -> Array:
+def equal(xp: Any, one: Array, other: Array | float) -> Array:
     """Whether equal, elementwise; in a TF1 graph ``==`` compares identities."""
     return (one <= other) & (one >= other)
-
-
-def is_nan(xp: Any, x: Array) -> Array:
-    """Whether NaN, elementwise; avoids ``!=``, see `equal`."""
-    return xp.where(x <= x, 0.0, 1.0) > 0.0
-
-
-def at_least_zero(xp: Any, bound: Array) -> Array:
-    """Clamp an array limit at zero; NaN stays NaN."""
-    return xp.where(bound < 0, 0.0, bound)
 
 
 def total_norm(
@@ -89,10 +76,8 @@ def total_norm(
         top = xp.stop_gradient(xp.max(norms))
         unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
         return xp.where(xp.isfinite(top), unit * total_norm(xp, norms / unit, ord=ord, scaled=False), top)
-    if ord == 1:
-        return xp.sum(norms)
-    if ord == _INF:
-        return xp.where(xp.any(is_nan(xp, norms)), float("nan"), xp.max(norms))
+    if ord in (1, _INF):
+        return xp.sum(norms) if ord == 1 else xp.max_over(norms, None)
     return safe_root(xp, xp.sum(norms * norms if ord == 2 else norms**ord), ord)
 
 
@@ -117,7 +102,7 @@ def product(xp: Any, first: Array, second: Array) -> Array:
 
 def joined(xp: Any, factor: Array, pending: Array) -> tuple[Array, Array]:
     """Join factors of slices with a pending one, unless they are all one; return them, and what is still pending."""
-    due = xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)
+    due = xp.any(xp.where(equal(xp, factor, 1.0), 0.0, 1.0) > 0.0)
     return factor * xp.where(due, pending, 1.0), xp.where(due, 1.0, pending)
 
 
@@ -146,8 +131,6 @@ def inverse(xp: Any, norm: Array) -> Array:
 @by_number
 def per_element(xp: Any, norms: Array, *gathered: Array, root: bool, counts: tuple[Any, ...] = ()) -> Array:
     """Divide norms by element counts of at least 1, or by their roots; by known counts, or those gathered."""
-    if not gathered and all([isinstance(count, float) for count in counts]):  # before anything is traced
-        return norms / xp.stack([math.sqrt(count or 1.0) if root else count or 1.0 for count in counts])
     found = gathered[0] if gathered else xp.stack(counts)
     found = xp.where(found > 0.5, found, 1.0)
     return norms / (xp.sqrt(found) if root else found)
@@ -167,11 +150,6 @@ def difference(xp: Any, x: Array, y: Array) -> Array:
 def is_finite(xp: Any, x: Array) -> Array:
     """Whether a number is finite."""
     return xp.isfinite(x)
-
-
-def is_zero(xp: Any, x: Array) -> Array:
-    """Whether a number is zero."""
-    return equal(x, 0.0)
 
 
 def same(xp: Any, x: Array) -> Array:

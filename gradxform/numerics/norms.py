@@ -31,7 +31,7 @@ def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
     parts = parts_of(xp, leaf)
     if widest(xp) == "float64" and dtype_name(leaf) not in DOUBLE:
         return safe_root(xp, _squares(xp, parts, axes), 2)
-    unit = _unit(xp, functools.reduce(functools.partial(_larger, xp), [_largest(xp, part, axes) for part in parts]))
+    unit = unit_of(xp, functools.reduce(functools.partial(_larger, xp), [_largest(xp, part, axes) for part in parts]))
     return safe_root(xp, _squares(xp, [part * (1.0 / unit) for part in parts], axes), 2) * unit
 
 
@@ -59,7 +59,7 @@ def sizes_of(xp: Any, leaf: Array) -> Array:
         return xp.abs(real)
     (imag,) = others
     larger = _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in (real, imag)))
-    unit = _unit(xp, larger)
+    unit = unit_of(xp, larger)
     found = safe_root(xp, (real / unit) ** 2 + (imag / unit) ** 2, 2) * unit
     infinite = (xp.abs(real) >= math.inf) | (xp.abs(imag) >= math.inf)  # even if the other part is NaN, as in C
     return xp.where(infinite, math.inf, found)
@@ -69,7 +69,7 @@ def _largest(xp: Any, x: Array, axes: Axes) -> Array:
     return xp.max_over(xp.abs(xp.stop_gradient(x)), axes)
 
 
-def _unit(xp: Any, largest: Array) -> Array:
+def unit_of(xp: Any, largest: Array) -> Array:
     """Return a power of two near the largest size."""
     return _within(xp, xp.power_of_two(largest))
 

@@ -50,8 +50,3 @@ def with_bit(xp: Any, bit: Any, found: Sequence[Any], counts: Sequence[Any], rea
     tried = [low + bit for low in found]
     each = zip(reaching(tried), counts, found, tried, strict=True)
     return [xp.where(reached >= count, high, low) for reached, count, low, high in each]
-
-
-def bits(dtype: str) -> int:
-    """Return the number of bits of `in_order`."""
-    return _BITS[dtype][0] - 1

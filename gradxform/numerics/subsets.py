@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.numerics import Array, widest
-from gradxform.numerics.formulas import equal
+from gradxform.numerics.formulas import equal, safe_root
+from gradxform.numerics.norms import unit_of
 
 MOST = 10
 """The largest number of tasks; time and memory double with each."""
@@ -33,8 +34,7 @@ _USUAL = 2.0**300
 def inverse_unit(xp: Any, sizes: Array) -> Array:
     """Return the inverse of a power of two near the largest of the leaves' sizes, in which squares are in range."""
     size = xp.max(sizes)
-    unit = xp.where((size > 1.0 / _USUAL) & (size < _USUAL), 1.0, xp.power_of_two(size))
-    return 1.0 / xp.where(unit > 2.0**1000, 2.0**1000, xp.where(unit < 2.0**-1022, 2.0**-1022, unit))
+    return 1.0 / unit_of(xp, xp.where((size > 1.0 / _USUAL) & (size < _USUAL), 1.0, size))
 
 
 def total(xp: Any, *parts: Array) -> Array:
@@ -44,16 +44,9 @@ def total(xp: Any, *parts: Array) -> Array:
 
 def gram_of(xp: Any, products: Sequence[Any], count: int) -> Array:
     """Return the symmetric matrix of the inner products of tasks i <= j, which are given by rows."""
-    tasks = range(count)
-    place = {pair: k for k, pair in enumerate((i, j) for i in tasks for j in range(i, count))}
-    entries = xp.take(xp.stack(products), tuple(place[min(i, j), max(i, j)] for i in tasks for j in tasks))
+    pairs = [sorted((i, j)) for i in range(count) for j in range(count)]
+    entries = xp.take(xp.stack(products), tuple([i * count - i * (i + 1) // 2 + j for i, j in pairs]))
     return xp.reshape(entries, (count, count))
-
-
-def diagonal_of(xp: Any, matrix: Array) -> Array:
-    """Return the diagonal of a square matrix."""
-    count = matrix.shape[0]
-    return xp.take(xp.reshape(matrix, (-1,)), tuple(range(0, count * count, count + 1)))
 
 
 class _Tasks:
@@ -64,23 +57,20 @@ class _Tasks:
         self.xp, self.count = xp, count
         self.rounding = 2.0**-52 if widest(xp) == "float64" else 2.0**-23
         gram, index = gram_of(xp, products, count), xp.arange(count)
-        squares = diagonal_of(xp, gram)
+        self.diagonal = equal(xp, index[:, None], index[None, :])
+        squares = xp.sum(xp.where(self.diagonal, gram, 0.0), axis=-1)
         self.finite = xp.sum(xp.where(xp.isfinite(gram), 0.0, 1.0)) < 0.5
         there = squares > 0.0
         self.present = xp.where(there, 1.0, 0.0)
-        sizes = xp.sqrt(xp.where(there, squares, 1.0))
-        largest = xp.max(xp.where(there, sizes, 0.0))
-        self.largest = xp.where(largest > 0.0, largest, 1.0)
-        self.norms = xp.where(there, sizes, self.largest)
-        self.diagonal = equal(index[:, None], index[None, :])
+        largest = xp.max(squares)
+        largest = xp.where(largest > 0.0, largest, 1.0)
+        self.largest, self.norms = xp.sqrt(largest), xp.sqrt(xp.where(there, squares, largest))
         self.cosines = xp.where(self.diagonal, 1.0, gram / self.norms[:, None] / self.norms[None, :])
         halves = xp.floor(xp.arange(2**count)[:, None] / xp.stack([2.0**task for task in range(count)]))
         self.member = halves - 2.0 * xp.floor(halves / 2.0) > 0.5
-        ratios = self.norms[None, :] / self.norms[:, None]
-        ratios = xp.where(ratios < _HUGE, xp.where(ratios > 1.0 / _HUGE, ratios, 1.0 / _HUGE), _HUGE)
-        found = xp.max_over(xp.where(self.member[:, :, None], ratios[None, :, :], 0.0), (1,))
-        self.relative = xp.where(found > 0.0, found, 1.0)
-        """Each norm in units of the smallest one of each subset; the empty subset has ones."""
+        found = xp.max_over(xp.where(self.member[:, :, None], self.norms / self.norms[:, None], 0.0), (1,))
+        self.relative = xp.where(found < _HUGE, xp.where(found > 1.0 / _HUGE, found, 1.0 / _HUGE), _HUGE)
+        """Each norm in units of the smallest one of each subset."""
 
     def weights(self, found: Any) -> Any:
         """Return the weights; NaN if a gradient is not finite."""
@@ -114,8 +104,7 @@ class _Tasks:
 
     def kinks(self, parts: Any, slack: Any) -> Any:
         """Return how far parts and slacks are from being zero in turn."""
-        nearer = self.xp.where(slack < parts, slack, parts)
-        return self.xp.sum(self.xp.abs(nearer) + self.doubt(parts), axis=-1)
+        return self.xp.sum(self.xp.abs(self.xp.where(slack < parts, slack, parts)) + self.doubt(parts), axis=-1)
 
     def least(self, values: Any) -> Any:
         """Return the smallest value over tasks."""
@@ -150,8 +139,7 @@ def shortest(xp: Any, *products: Any, count: int) -> Any:
     square = xp.sum(parts * (towards + doubt), axis=-1)
     gap = -tasks.least(towards - doubt - square[:, :, None] * units)
     found = tasks.best(parts, xp.where(whole > 0.0, gap, _HUGE))[0] / tasks.norms
-    zero = 1.0 - tasks.present
-    found = xp.where(xp.any(zero > 0.0), zero, found)
+    found = xp.where(xp.any(tasks.present < 0.5), 1.0 - tasks.present, found)
     return tasks.weights(found / xp.sum(found))
 
 
@@ -194,8 +182,7 @@ def averse(xp: Any, c: Any, *products: Any, count: int) -> Any:
     doubtful = xp.sum(parts * tasks.doubt(parts), axis=-1) > square * _SURE
     outside = length > square
     shorter = xp.where(outside, square, 1.0) / xp.where(outside, length, 1.0)
-    some = shorter > 0.0
-    parts = parts * xp.where(some, xp.sqrt(xp.where(some, shorter, 1.0)), 0.0)[:, :, None]
+    parts = parts * safe_root(xp, shorter, 2)[:, :, None]
 
     # Of a gradient far larger than another, rounding exceeds any product of the other, so it gets the benefit of it.
     sign = xp.where(relative * tasks.rounding > _SURE, 1.0, -1.0)
@@ -204,8 +191,7 @@ def averse(xp: Any, c: Any, *products: Any, count: int) -> Any:
         products = tasks.towards(parts) + towards + sign * tasks.doubt(parts)
         return -tasks.least(products * relative * tasks.present)
 
-    kinks = tasks.kinks(parts, tasks.towards(parts) + towards)
-    error = xp.where(first[:, :, 0], error_of(parts), kinks)
+    error = xp.where(first[:, :, 0], error_of(parts), tasks.kinks(parts, tasks.towards(parts) + towards))
     parts = tasks.best(parts, xp.where(doubtful, _HUGE, error))
     error = error_of(parts[None])[0]
     margin = xp.where(xp.abs(error[:1]) < _TIE, -_TIE, _TIE)

@@ -127,7 +127,7 @@ def one_more(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
 def with_norm(xp: Any, count: Array, history: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """Write a norm into the ring buffer; the counter keeps growing, so its remainder is the position."""
     place = count - window * xp.floor(count / window)
-    here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, _is_held(xp, norm, dtype))
+    here = formulas.equal(xp, xp.arange(window), _column(xp, place)) & _column(xp, _is_held(xp, norm, dtype))
     return xp.where(here, _column(xp, norm), history)
 
 
@@ -140,7 +140,7 @@ def _percentile(xp: Any, count: Array, history: Array, percentile: Array, *, win
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
-        xp.sum(xp.where(formulas.equal(numbers, _column(xp, at)), ordered, 0.0), axis=-1)
+        xp.sum(xp.where(formulas.equal(xp, numbers, _column(xp, at)), ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
     return xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)

@@ -350,4 +350,4 @@ def _enlarging(xp: Any, share: Array, eps: Array) -> Array:
     """The inverse of the share of ones."""
     share = xp.where(share > 1.0 - 2.0**-44, 1.0, share)  # compilers divide by a known count with a rounded inverse
     least = xp.where(share < eps, eps, share)
-    return xp.where(formulas.equal(least, 0.0), 1.0, 1.0 / least)
+    return xp.where(formulas.equal(xp, least, 0.0), 1.0, 1.0 / least)

@@ -65,7 +65,7 @@ def _tensorflow(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
 
 def _keras(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
     factor = _reciprocal(xp, n, c, r, r(1.0 / xp.rounded(c, "float64")))
-    return (xp.where(formulas.equal(r(c), 0.0), 1.0, factor),)  # a limit of zero means no limit
+    return (xp.where(formulas.equal(xp, r(c), 0.0), 1.0, factor),)  # a limit of zero means no limit
 
 
 def _reciprocal(xp: Any, n: Array, c: Array, r: Rounding, most: Array) -> Array:
@@ -93,7 +93,7 @@ def _tensorflow_each(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array, A
 
 
 def _keras_each(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array, Array]:
-    zero = formulas.equal(r(c), 0.0)
+    zero = formulas.equal(xp, r(c), 0.0)
     return xp.where(zero, 1.0, r(c)), xp.where(zero, 1.0, _most(xp, n, r(c)))
 
 
@@ -104,7 +104,7 @@ def _paddle_each(xp: Any, n: Array, c: Array, r: Rounding) -> tuple[Array]:
 
 def _inverse(xp: Any, n: Array) -> Array:
     """1 / n; infinite at zero, with derivative zero."""
-    return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(formulas.equal(n, 0.0), math.inf, n))
+    return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(formulas.equal(xp, n, 0.0), math.inf, n))
 
 
 def _least(xp: Any, a: Array, b: Array) -> Array:
@@ -226,7 +226,7 @@ def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Na
     n = _norm(xp, right, *flags, dtypes=dtypes, peer=peer)
     # The library's norm unless it is wrong, with the derivative of the accurate norm.
     n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
-    factor, *divisor = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
+    factor, *divisor = peer.formula(xp, r(n), xp.where(c < 0.0, 0.0, c), r)
     return formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor, *divisor
 
 

@@ -18,8 +18,7 @@ from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
 from gradxform.backend.protocol import Backend, Columns, Given, Row
 from gradxform.numerics import Array, norms, ranking, sums_dtype
-from gradxform.numerics.elementwise import Formula, weighted, weights_of
-from gradxform.numerics.rescale import known_steps, product
+from gradxform.numerics.elementwise import Formula, in_steps, product, weighted, weights_of
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
@@ -185,7 +184,7 @@ def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
     known = 1.0 if weight is None else float(weight)
     if known == 1.0 and not alone:
         return []
-    return [np.array(step, dtype) for step in (known_steps(known) if dtype.char == "f" else [known])]
+    return [np.array(step, dtype) for step in (in_steps(NUMPY, known) if dtype.char == "f" else [known])]
 
 
 def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> Any:
