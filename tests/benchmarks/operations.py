@@ -187,7 +187,8 @@ def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
     state = jax.tree_util.tree_map(
         lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=shardings.get(part.shape)), state
     )
-    extra = {"gradients": spread} if "gradients" in tx.traits.needs else {}
+    needs = tx.traits.needs if hasattr(tx, "traits") else ()  # native ones declare nothing
+    extra = {"gradients": spread} if "gradients" in needs else {}
     return _counts(jax.jit(lambda g, s, extra: tx.update(g, s, g, **extra)).lower(spread, state, extra), moves)
 
 
