@@ -18,7 +18,7 @@ class Namespace(Defaults):
     ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
     asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
     shift_left, shift_right = mx.left_shift, mx.right_shift
-    mask, matmul, transpose = mx.array, mx.matmul, mx.transpose
+    mask, matmul, sign, transpose = mx.array, mx.matmul, mx.sign, mx.transpose
     adds_one_by_one = True
 
     def __init__(self, widest: str) -> None:

@@ -19,7 +19,7 @@ class Namespace(Defaults):
 
     abs, any, max, sqrt, sum = static(tf.abs, tf.reduce_any, tf.reduce_max, tf.sqrt, tf.reduce_sum)
     cos, expm1, floor, log, log1p = static(tf.cos, tf.math.expm1, tf.floor, tf.math.log, tf.math.log1p)
-    sin, stop_gradient = static(tf.sin, tf.stop_gradient)
+    sign, sin, stop_gradient = static(tf.sign, tf.sin, tf.stop_gradient)
     complex, imag, real = static(tf.complex, tf.math.imag, tf.math.real)
     asarray, copy, reshape, transpose = static(tf.convert_to_tensor, tf.identity, tf.reshape, tf.transpose)
     matmul, take = static(tf.linalg.matmul, tf.gather)

@@ -16,7 +16,7 @@ from gradxform_torch import private
 from gradxform_torch.readable import transformed
 
 _SAME = (
-    *("sqrt", "abs", "sum", "max", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "reshape"),
+    *("sqrt", "abs", "sum", "max", "any", "expm1", "log", "log1p", "cos", "sign", "sin", "floor", "reshape"),
     *("zeros_like", "ones_like", "complex", "real", "matmul"),
 )
 """Functions that formulas use under PyTorch's names."""

@@ -54,10 +54,9 @@ def _squares(xp: Any, parts: Sequence[Array], axes: Axes) -> Array:
 
 def sizes_of(xp: Any, leaf: Array) -> Array:
     """Return the absolute values of a leaf in float64."""
-    real, *others = parts_of(xp, leaf)
-    if not others:
-        return xp.abs(real)
-    (imag,) = others
+    if not is_complex(leaf):
+        return xp.float64(xp.abs(leaf))
+    real, imag = parts_of(xp, leaf)
     larger = _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in (real, imag)))
     unit = unit_of(xp, larger)
     found = safe_root(xp, (real / unit) ** 2 + (imag / unit) ** 2, 2) * unit

@@ -404,9 +404,9 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
         old, averages = align.of_state(dense, state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, threshold, 0.0, math.inf), state.count, warmup=warmup)
         out = dense.mapped(_limited, old, numbers=[limits])
-        new = dense.mapped(_new_rms, old, numbers=[limits, *shares(g, decay)], out=old if context.owned else None)
-        count = advanced(g, state.count)
-        return dense.given(out), SpikesState(count, averages.replaced(dense, new))
+        limited, weights = dense.given(out), shares(g, decay)
+        new = limited.mapped(_new_rms, old, numbers=weights, out=old if context.owned else None)
+        return limited, SpikesState(advanced(g, state.count), averages.replaced(dense, new))
 
     return stateful(SpikesState, rule, lambda fresh: SpikesState(fresh.count(), fresh.zeros()), stage="limit")
 
@@ -417,23 +417,21 @@ def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:
 
 
 def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
-    some = threshold > 0.0
-    limit = rms * xp.sqrt(xp.where(some, threshold, 1.0))
-    spike = some & (limit > 0.0) & (xp.abs(x) > limit)
-    return xp.where(spike, xp.where(x < 0.0, -limit, limit), x)
+    limit = rms * xp.sqrt(xp.where(threshold > 0.0, threshold, 1.0))
+    limit = xp.where((limit > 0.0) & (threshold > 0.0), limit, math.inf)
+    return xp.where(x > limit, limit, xp.where(x < -limit, -limit, x))
 
 
-def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, share: Array, decay: Array) -> Array:
+def _new_rms(xp: Any, x: Array, rms: Array, share: Array, decay: Array) -> Array:
     """The root of the average with one more square; squares are relative to the larger, so that they are in range.
 
     Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
     """
-    size = xp.abs(_limited(xp, x, rms, threshold))
-    new = xp.where(xp.isfinite(size), size, rms)
-    old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (share > 0.0), new, 0.0)
+    size = xp.abs(x)
+    new = xp.where(share > 0.0, xp.where(xp.isfinite(size), size, rms), 0.0)
+    old = xp.where(decay > 0.0, rms, 0.0)
     larger = xp.where(new > old, new, old)
     nothing = larger <= 0.0
     unit = xp.where(nothing, 1.0, larger)
     one, other = old / unit, new / unit
-    mean = decay * (one * one) + share * (other * other)
-    return larger * xp.sqrt(xp.where(nothing, 1.0, mean))
+    return larger * xp.sqrt(xp.where(nothing, 1.0, decay * (one * one) + share * (other * other)))

@@ -13,7 +13,7 @@ from gradxform.core.leaves import REAL, put
 from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas, sums_dtype
+from gradxform.numerics import Array, dtype_name, formulas, sums_dtype
 from gradxform.numerics.elementwise import weighted
 from gradxform.transforms import units
 
@@ -159,10 +159,7 @@ def sign() -> GradientTransformation:
 
 
 def _sign(xp: Any, x: Array) -> Array:
-    if hasattr(xp, "sign"):  # of a framework whose sign of zero is that zero
-        return xp.sign(x)
-    one = xp.ones_like(x)
-    return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
+    return xp.where(xp.abs(x) > 0.0, xp.sign(x), x * 0.0)  # zero keeps its sign; a subnormal may compare as zero
 
 
 def _unit(xp: Any, factor: Array) -> Array:
@@ -334,8 +331,8 @@ def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
 def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
     """One where both have one sign, else zero; NaN if one of those that disagree is not finite."""
     agree = ((update > 0.0) & (gradient > 0.0)) | ((update < 0.0) & (gradient < 0.0))
-    finite = xp.isfinite(update) & xp.isfinite(gradient)
-    return xp.where(agree, 1.0, xp.where(finite, xp.zeros_like(update), float("nan")))  # in the update's dtype
+    known = agree | (xp.isfinite(update) & xp.isfinite(gradient))
+    return xp.where(known, xp.cast(agree, dtype_name(update)), float("nan"))
 
 
 def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:

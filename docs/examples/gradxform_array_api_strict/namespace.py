@@ -10,7 +10,7 @@ import numpy as np
 # --- as they are -----------------------------------------------------------------------------------------------------
 
 abs, any, cos, expm1, floor, isfinite = strict.abs, strict.any, strict.cos, strict.expm1, strict.floor, strict.isfinite
-imag, log, log1p, max, ones_like, real, reshape = (
+imag, log, log1p, max, ones_like, real, reshape, sign = (
     strict.imag,
     strict.log,
     strict.log1p,
@@ -18,6 +18,7 @@ imag, log, log1p, max, ones_like, real, reshape = (
     strict.ones_like,
     strict.real,
     strict.reshape,
+    strict.sign,
 )
 shift_left, shift_right = strict.bitwise_left_shift, strict.bitwise_right_shift
 sin, sort, sqrt, sum, zeros_like = strict.sin, strict.sort, strict.sqrt, strict.sum, strict.zeros_like

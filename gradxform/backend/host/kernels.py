@@ -40,10 +40,12 @@ class Block(Namespace):
         self.start, self.sizes = start, sizes
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
-        """Select elementwise; `yes` itself if the condition always holds, since results are copied."""
-        same = isinstance(condition, np.ndarray) and isinstance(yes, np.ndarray) and yes.shape == condition.shape
-        if same and condition.all() and yes.dtype == np.result_type(yes, no):
-            return yes
+        """Select elementwise; one side itself if the condition always or never holds, since results are copied."""
+        if isinstance(condition, np.ndarray):
+            met = np.count_nonzero(condition)
+            side = yes if met == condition.size else no if met == 0 else None
+            if type(side) is np.ndarray and side.shape == condition.shape and side.dtype == np.result_type(yes, no):
+                return side
         return super().where(condition, yes, no)
 
     def iota(self, x: Any) -> Any:

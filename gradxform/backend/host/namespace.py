@@ -31,6 +31,8 @@ _RARE = 32
 """Conditions that are met, or missed, by a smaller share than one in so many are predicted well."""
 _MANY = 12
 """Fewer arrays are faster one by one."""
+_BLOCK = 3 << 12
+"""Elements of a block in float64. Larger temporary arrays go back to the system, and their pages are made anew."""
 _ROW = 256
 _SHORT_ROW = 16
 _HEAVY = 1 / 16
@@ -42,7 +44,7 @@ _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 _SAME = (
-    *("isfinite", "sqrt", "abs", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "sort", "reshape"),
+    *("isfinite", "sqrt", "abs", "any", "expm1", "log", "log1p", "cos", "sign", "sin", "floor", "sort", "reshape"),
     *("zeros_like", "ones_like", "asarray", "copy", "real", "imag", "transpose"),
 )
 """Functions that formulas use under NumPy's names."""
@@ -258,10 +260,10 @@ def _norm(leaf: Any, ord: float) -> Any:
     if flat.size == 0:
         return 0.0
     if ord != 2:  # the norm of the norms of blocks that fit the cache
-        if flat.size <= threads.CACHED:
+        if flat.size <= _BLOCK:
             return norm_of(NUMPY, flat, None, ord)
-        starts = range(0, flat.size, threads.CACHED)
-        return _norm(np.array([_norm(flat[start : start + threads.CACHED], ord) for start in starts]), ord)
+        starts = range(0, flat.size, _BLOCK)
+        return _norm(np.array([_norm(flat[start : start + _BLOCK], ord) for start in starts]), ord)
     if flat.dtype.kind == "c":
         flat = flat.view(flat.real.dtype)
     if flat.dtype == np.float64:
@@ -302,8 +304,8 @@ def _again(rows: Any, sums: Any, total: float) -> float:
 
 def _blocks(flat: Any) -> Iterator[Any]:
     """Yield the array in float64, in blocks that fit the cache."""
-    for start in range(0, flat.size, threads.CACHED):
-        yield flat[start : start + threads.CACHED].astype(np.float64)
+    for start in range(0, flat.size, _BLOCK):
+        yield flat[start : start + _BLOCK].astype(np.float64)
 
 
 def _dot64(block: Any) -> float:
