@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -230,12 +230,12 @@ def transformed(
         view, new = holder.tx.rule(given, state, context)
         norm = norm_before(given, view, holder.tx)
         _write(holder.variables, gradients, view.results(), view.skipped(), holder.tx.stateful)
-        return next_state(view, state, new, found_inf) if new is not state else new, norm
+        return next_state(view, state, new, found_inf) if holder.tx.stateful else new, norm
 
 
-def bytes_at_once(tensors: Row) -> int:
-    """How many bytes of a state to overwrite at a time: on an accelerator all, in one launch."""
-    return threads.PART if place_of(tensors) == HOST else sys.maxsize
+def bytes_at_once(tensors: Row) -> float:
+    """How many bytes of a state to overwrite at a time: on an accelerator or compiled all, in one launch."""
+    return threads.PART if place_of(tensors) == HOST else math.inf
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:
@@ -286,7 +286,8 @@ def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
     if found_inf is not None:
         new = stateful.either(view, backend.compute(formulas.equal, found_inf, 0.0), new, state)
-    return new if place_of(view.leaves) == HOST else in_place(state, new)
+    stays = torch.compiler.is_compiling() or place_of(view.leaves) == HOST
+    return new if stays else in_place(state, new)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +35,9 @@ class Namespace(Defaults):
 
     shift_left, shift_right = static(torch.bitwise_left_shift, torch.bitwise_right_shift)
     copy, transpose, stop_gradient = static(torch.clone, torch.permute, torch.detach)
-    asarray, clip, materialize = static(torch.as_tensor, torch.clamp, materialized)
+    clip, materialize = static(torch.clamp, materialized)
+    asarray = staticmethod(functools.partial(torch.asarray, copy=True))
+    """A copy: an adapter overwrites a state, whose NumPy arrays may be read-only."""
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -150,12 +151,14 @@ def blend(
 def in_parts(dense: Tree, context: Any, step: Callable[[Tree, Row], tuple[Tree, Row]], old: Row) -> tuple[Tree, Row]:
     """Apply a step to the active leaves and those of a state; return the leaves and the new state.
 
-    Where both are overwritten, a part of the leaves at a time stays in the cache from one pass to the next.
+    Where both are overwritten, a part of the leaves at a time stays in the cache from one pass to the next. In several
+    parts factors are applied; in one they stay pending.
     """
-    if not context.owned or dense.groups:  # other devices have other parts
+    apart = 0 < context.owned < math.inf and not dense.groups  # other devices have other parts
+    sizes = [leaf.nbytes for leaf in old] if apart else []
+    if sum(sizes) <= context.owned:
         return step(dense, old)
-    out, found = dense, list[Any]()
-    ends = list(itertools.accumulate([leaf.nbytes for leaf in old]))
+    out, found, ends = dense, list[Any](), list(itertools.accumulate(sizes))
     for _, places in itertools.groupby(range(len(old)), lambda place: ends[place] // context.owned):
         some = list(places)
         out, new = step(out._replace(chosen=[dense.chosen[place] for place in some]), [old[place] for place in some])

@@ -9,6 +9,7 @@ from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
+from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import advanced, between, blend, in_parts, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
@@ -276,7 +277,8 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         weights = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
 
         def step(part: Tree, old: Row) -> tuple[Tree, Row]:
-            corrected, own = part.mapped(weighted, old, numbers=weights), part.memory()
+            corrected = part.mapped(weighted, old, numbers=weights)
+            own = None if g.source.kinds & NARROW else part.memory()
             new = g.backend.copied(part.wide(), old if context.owned else None)
             out = part.given(corrected if own is None else g.backend.copied(corrected, own))
             return out.scaled(clip_coefficient(out.norms(), max_norm)), new

@@ -310,8 +310,9 @@ def test_apply_compiled_whole() -> None:
     torch.compiler.reset()
     clipped, stopped, none = parameter(W), parameter(W), parameter(None)
     named = {"clipped": clipped, "stopped": stopped, "none": none}
-    tx = gx.chain(gx.freeze("stopped"), gx.clip_global_norm(1.0), gx.clip_value(0.7))
-    torch.compile(lambda: gx.torch.apply_(tx, named.items()), fullgraph=True, backend="eager")()
+    tx = gx.chain(gx.freeze("stopped"), gx.trace(0.5), gx.clip_global_norm(1.0), gx.clip_value(0.7))
+    state = gx.torch.init(tx, named.items())
+    torch.compile(lambda: gx.torch.apply_(tx, named, state), fullgraph=True, dynamic=True, backend="eager")()
     assert_ulp(clipped.grad, [0.6, 0.7])
     assert stopped.grad is None
     assert none.grad is None
