@@ -31,7 +31,7 @@ _RARE = 32
 """Conditions that are met, or missed, by a smaller share than one in so many are predicted well."""
 _MANY = 12
 """Fewer arrays are faster one by one."""
-_BLOCK = 3 << 12
+_BLOCK = 1 << 13
 """Elements of a block in float64. Larger temporary arrays go back to the system, and their pages are made anew."""
 _ROW = 256
 _SHORT_ROW = 16
