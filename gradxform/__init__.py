@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from gradxform.functions.convert import from_numpy, rename_from_torch, to_numpy
     from gradxform.recording.recorder import Recorder, record
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 __all__ = [
     "Comparison",

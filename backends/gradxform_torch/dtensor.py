@@ -19,10 +19,10 @@ import torch
 
 from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
-from gradxform.core.group import Mask
 from gradxform.core.leaves import put
 from gradxform.numerics import formulas, ranking
 from gradxform.numerics.elementwise import Formula
+from gradxform.numerics.formulas import Mask
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private, readable
 from gradxform_torch.namespace import Namespace

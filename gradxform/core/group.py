@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend, Devices, Row
 from gradxform.numerics import Array, formulas, norms
+from gradxform.numerics.formulas import Mask
 
-Mask = tuple[bool, ...]
-"""One bool per leaf, or per slot of the tree."""
 Own = Callable[[Mask], Any]
 """Computes this device's number from the leaves in a mask."""
 

@@ -10,8 +10,9 @@ import numpy as np
 from gradxform.backend.errors import not_an_array
 from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
 from gradxform.backend.protocol import Backend, Row
-from gradxform.core.group import Group, Mask
+from gradxform.core.group import Group
 from gradxform.numerics import DOUBLE, Array, formulas
+from gradxform.numerics.formulas import Mask
 
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})

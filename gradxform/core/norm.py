@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
 from gradxform.core import group as devices
-from gradxform.core.group import Group, Mask
+from gradxform.core.group import Group
 from gradxform.core.leaves import SINGLE, Leaves
 from gradxform.numerics import DOUBLE, Array, formulas
+from gradxform.numerics.formulas import Mask
 
 _FIRST = "first"
 """The key of the first global norm and its leaves, beside the norms of single leaves."""

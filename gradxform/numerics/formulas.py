@@ -11,6 +11,8 @@ from typing import Any
 
 from gradxform.numerics import Array
 
+Mask = tuple[bool, ...]
+"""One bool per leaf, or per slot of the tree."""
 _INF = float("inf")
 _SINGLE = 2.0**-23
 """Relative distance of float32 numbers."""
@@ -26,9 +28,7 @@ def by_number(formula: Callable[..., Array]) -> Callable[..., Array]:
 
 
 @by_number
-def clip_coefficient(
-    xp: Any, norm: Array, max_norm: Array, *gathered: Array, single: bool | tuple[bool, ...] = False
-) -> Array:
+def clip_coefficient(xp: Any, norm: Array, max_norm: Array, *gathered: Array, single: bool | Mask = False) -> Array:
     """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm.
 
     Where `single`, or where a number gathered from devices is 1, a norm is within that equals the limit in float32.
@@ -66,9 +66,7 @@ def equal(xp: Any, one: Array, other: Array | float) -> Array:
     return (one <= other) & (one >= other)
 
 
-def total_norm(
-    xp: Any, norms: Array, *, active: tuple[bool, ...] | None = None, ord: float, scaled: bool = True
-) -> Array:
+def total_norm(xp: Any, norms: Array, *, active: Mask | None = None, ord: float, scaled: bool = True) -> Array:
     """Combine the norms of leaves, scaled by the largest unless their powers fit float64; keeps NaN and infinity."""
     if active is not None:
         norms = xp.where(xp.mask(active), norms, 0.0)
@@ -107,7 +105,7 @@ def joined(xp: Any, factor: Array, pending: Array) -> tuple[Array, Array]:
 
 
 @by_number
-def where_active(xp: Any, numbers: Array, others: Array | float = 1.0, *, active: tuple[bool, ...]) -> Array:
+def where_active(xp: Any, numbers: Array, others: Array | float = 1.0, *, active: Mask) -> Array:
     """Return the numbers of active leaves, and others, such as a factor of 1, elsewhere."""
     return xp.where(xp.mask(active), numbers, others)
 

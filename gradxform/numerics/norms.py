@@ -57,8 +57,7 @@ def sizes_of(xp: Any, leaf: Array) -> Array:
     if not is_complex(leaf):
         return xp.float64(xp.abs(leaf))
     real, imag = parts_of(xp, leaf)
-    larger = _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in (real, imag)))
-    unit = unit_of(xp, larger)
+    unit = unit_of(xp, _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in (real, imag))))
     found = safe_root(xp, (real / unit) ** 2 + (imag / unit) ** 2, 2) * unit
     infinite = (xp.abs(real) >= math.inf) | (xp.abs(imag) >= math.inf)  # even if the other part is NaN, as in C
     return xp.where(infinite, math.inf, found)

@@ -12,7 +12,6 @@ from gradxform.backend.lookup import unwrapped
 from gradxform.core import holding
 from gradxform.core.factory import factory
 from gradxform.core.foreign import inside
-from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
 from gradxform.core.norm import Norm
 from gradxform.core.state import Fresh, stored, stored_as
@@ -20,6 +19,7 @@ from gradxform.core.transform import Context, GradientTransformation, ScheduleSt
 from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, keys_of, path_of
 from gradxform.numerics import Array
+from gradxform.numerics.formulas import Mask
 from gradxform.transforms.custom import xp
 from gradxform.transforms.history import AdaGCState, PercentileState, SpikesState, ZScoreState
 from gradxform.transforms.skipping import due, states_in
