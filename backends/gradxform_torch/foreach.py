@@ -154,7 +154,7 @@ def _added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any]
     wide = [column if column[0].dtype == dtype else [x.to(dtype) for x in column] for column in columns]
     terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]
     written = [k for k, column in enumerate(wide) if _is_same(column, into)]
-    if len(terms) == 1 and not written and into and into[0].dtype == dtype and _is_same(into, into):
+    if len(terms) == 1 and not written and into and {x.dtype for x in into} == {dtype} and _is_same(into, into):
         if into[0].is_cpu:
             return [torch.mul(x, by, out=new) for x, by, new in zip(wide[0], weights[0], into, strict=True)]
         terms, written = [(copied(wide[0], into), terms[0][1])], [0]
