@@ -260,10 +260,10 @@ def _norm(leaf: Any, ord: float) -> Any:
     if flat.size == 0:
         return 0.0
     if ord != 2:  # the norm of the norms of blocks that fit the cache
-        if flat.size <= _BLOCK:
+        if flat.size <= threads.CACHED:
             return norm_of(NUMPY, flat, None, ord)
-        starts = range(0, flat.size, _BLOCK)
-        return _norm(np.array([_norm(flat[start : start + _BLOCK], ord) for start in starts]), ord)
+        starts = range(0, flat.size, threads.CACHED)
+        return _norm(np.array([_norm(flat[start : start + threads.CACHED], ord) for start in starts]), ord)
     if flat.dtype.kind == "c":
         flat = flat.view(flat.real.dtype)
     if flat.dtype == np.float64:
