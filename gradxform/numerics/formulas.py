@@ -14,8 +14,8 @@ from gradxform.numerics import Array
 Mask = tuple[bool, ...]
 """One bool per leaf, or per slot of the tree."""
 _INF = float("inf")
-_SINGLE = 2.0**-23
-"""Relative distance of float32 numbers."""
+_SINGLE = 2.0**-24
+"""Relative error of rounding to float32."""
 
 
 def by_number(formula: Callable[..., Array]) -> Callable[..., Array]:

@@ -15,7 +15,6 @@ from gradxform.core.state import advanced, between, blend, in_parts, shares, sto
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import weighted
 
 
 class EmaState(NamedTuple):
@@ -274,10 +273,10 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         dense = g.dense()
         old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
         most = between(g, gamma, 0.0, math.inf)
-        weights = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
+        weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
 
         def step(part: Tree, old: Row) -> tuple[Tree, Row]:
-            corrected = part.mapped(weighted, old, numbers=weights)
+            corrected = part.mapped(_corrected, old, numbers=[weight])
             own = None if g.source.kinds & NARROW else part.memory()
             new = g.backend.copied(part.wide(), old if context.owned else None)
             out = part.given(corrected if own is None else g.backend.copied(corrected, own))
@@ -289,7 +288,10 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
     return stateful(MarsState, rule, lambda fresh: MarsState(fresh.count(), fresh.zeros()), stage="clip")
 
 
-def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> tuple[Array, Array]:
-    """The weights of a gradient and of the one before, which has none in the first step."""
-    change = xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
-    return 1.0 + change, -change
+def _of_change(xp: Any, count: Array, gamma: Array, share: Array, decay: Array) -> Array:
+    """The weight of the change, zero in the first step."""
+    return xp.where(count > 0.0, gamma * decay / xp.where(share > 0.0, share, float("nan")), 0.0)
+
+
+def _corrected(xp: Any, x: Array, previous: Array, weight: Array) -> Array:
+    return x + weight * (x - previous)
