@@ -57,11 +57,9 @@ def product(xp: Any, x: Array, factor: Any) -> Array:
     dtype, found = dtype_name(x), factor if isinstance(factor, Factor) else None
     if dtype in DOUBLE:
         return x * xp.cast(xp.float64(found.whole if found else factor), dtype)
-    first, *others = [xp.cast(xp.float64(step), dtype) for step in (found.steps if found else in_steps(xp, factor))]
-    x = x * first
-    for step in others:
-        x = xp.no_reassociation(x) * step
-    return x
+    steps = found.steps if found else map(xp.float64, in_steps(xp, factor))
+    first, *others = [xp.cast(step, dtype) for step in steps]
+    return functools.reduce(lambda product, step: xp.no_reassociation(product) * step, others, x * first)
 
 
 def in_steps(xp: Any, factor: Any) -> tuple[Any, ...]:
