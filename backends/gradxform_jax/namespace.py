@@ -29,6 +29,7 @@ class Namespace(Defaults):
     copy, reshape, transpose = static(jnp.copy, jnp.reshape, jnp.transpose)
     shift_left, shift_right = static(jnp.left_shift, jnp.right_shift)
     mask, current_trace, apart = static(np.array, private.current_trace, barrier)
+    sign_keeps_zero = True
 
     @staticmethod
     def asarray(x: Any) -> Any:

@@ -205,13 +205,14 @@ def transformed(
     state: Any,
     scale: Any = None,
     found_inf: Any = None,
+    fixed: bool = False,
     measured: bool = False,
     flushes: bool = False,
     value: Any = None,
 ) -> tuple[Any, NormBefore | None]:
     """Transform the gradients of parameters; return the new state and the norm before.
 
-    The state is overwritten, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
+    The state is overwritten; if `fixed`, its memory stays, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
     scale. The norm is None if the transform does not measure every gradient and no norm is requested.
     """
     gradients = once([parameter.grad for parameter in holder.variables])  # parameters may share one
@@ -230,7 +231,7 @@ def transformed(
         view, new = holder.tx.rule(given, state, context)
         norm = norm_before(given, view, holder.tx)
         _write(holder.variables, gradients, view.results(), view.skipped(), holder.tx.stateful)
-        return next_state(view, state, new, found_inf) if holder.tx.stateful else new, norm
+        return next_state(view, state, new, found_inf) if fixed and holder.tx.stateful else new, norm
 
 
 def bytes_at_once(tensors: Row) -> float:
@@ -286,8 +287,7 @@ def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
     if found_inf is not None:
         new = stateful.either(view, backend.compute(formulas.equal, found_inf, 0.0), new, state)
-    stays = torch.compiler.is_compiling() or place_of(view.leaves) == HOST
-    return new if stays else in_place(state, new)
+    return new if place_of(view.leaves) == HOST else in_place(state, new)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -386,7 +386,7 @@ class Attached:
         given = self._recorded(holder, scale)
         own = {"flushes": self._flushes, "value": self._value}
         self._value = None  # which holds its graph
-        self._state, self._norm = transformed(holder, self._state, scale, found_inf, **own)
+        self._state, self._norm = transformed(holder, self._state, scale, found_inf, fixed=True, **own)
         if scale is not None:
             optimizer.grad_scale = None
         self._record(holder, given, [p.grad for p in holder.variables], [None] * len(holder.variables))

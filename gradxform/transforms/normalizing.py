@@ -159,6 +159,8 @@ def sign() -> GradientTransformation:
 
 
 def _sign(xp: Any, x: Array) -> Array:
+    if getattr(xp, "sign_keeps_zero", False):  # then nothing is selected, which XLA may keep in memory
+        return xp.sign(x)
     return xp.where(xp.abs(x) > 0.0, xp.sign(x), x * 0.0)  # zero keeps its sign; a subnormal may compare as zero
 
 
