@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import EAGER as EAGER_JAX
-from support import INDUCTOR, array, assert_bits, assert_ulp, python, slow, tensors
+from support import INDUCTOR, array, assert_bits, assert_ulp, in_mode, python, slow, tensors
 from trees import STATELESS, few, first
 
 import gradxform as gx
@@ -65,7 +65,7 @@ def torch_gradient(f: Function, *given: Any, compiled: bool = False) -> Any:
     from torch.utils import _pytree as pytree
 
     tensors = pytree.tree_map(lambda x: _leaf(torch, x), given)
-    (torch.compile(f, fullgraph=True) if compiled else f)(*tensors).backward()
+    in_mode("torch", "compiled" if compiled else "eager", f)(*tensors).backward()
     return pytree.tree_map(lambda x: x.grad, tensors)
 
 
