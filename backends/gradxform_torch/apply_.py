@@ -212,8 +212,9 @@ def transformed(
 ) -> tuple[Any, NormBefore | None]:
     """Transform the gradients of parameters; return the new state and the norm before.
 
-    The state is overwritten; if `fixed`, its memory stays, as in `next_state`. With a scale, gradients are first divided by the loss scaler's
-    scale. The norm is None if the transform does not measure every gradient and no norm is requested.
+    The state is overwritten; if `fixed`, its memory stays, as in `next_state`. With a scale, gradients are first
+    divided by the loss scaler's scale. The norm is None if the transform does not measure every gradient and no norm is
+    requested.
     """
     gradients = once([parameter.grad for parameter in holder.variables])  # parameters may share one
     given = holder.view(gradients, inplace=True)
