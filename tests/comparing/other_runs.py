@@ -1,4 +1,4 @@
-"""The networks of torch_runs.py in Flax NNX and Keras, from the weights that PyTorch begins with."""
+"""Three networks of torch_runs.py in Flax NNX and Keras, from the weights that PyTorch begins with."""
 
 from __future__ import annotations
 
@@ -189,5 +189,5 @@ def keras(folder: Path, network: str, steps: int = 4) -> None:
 
 
 if __name__ == "__main__":  # in a process of its own, where KERAS_BACKEND says what Keras runs on
-    for each in NETWORKS:
+    for each in ("conv", "transformer", "lstm"):
         keras(Path(sys.argv[1]) / each, each)
