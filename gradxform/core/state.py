@@ -214,11 +214,6 @@ def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[A
     return view.backend.zeros(arrays, inplace=out is not None) if condition else arrays
 
 
-def zeros(view: Tree) -> Tree:
-    """Replace the active leaves by zeros."""
-    return view.given(view.backend.zeros([view.leaves[i] for i in view.chosen], view.is_owned(view.chosen)))
-
-
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
@@ -235,7 +230,8 @@ def applied_if(
     if known and condition:
         return inner.rule(given(), state, context)
     if known and not inner.traits.stops:
-        return zeros(view), state
+        own = [view.leaves[i] for i in view.chosen]
+        return view.given(view.backend.zeros(own, view.is_owned(view.chosen))), state
     new, after = inner.rule(given(), state, context._replace(owned=0))
     return _chosen(new, condition), either(view, condition, after, state)
 

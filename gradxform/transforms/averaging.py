@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.backend.protocol import Row
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
-from gradxform.core.leaves import NARROW
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import advanced, between, blend, in_parts, shares, stored
+from gradxform.core.state import advanced, between, blend, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -274,15 +272,9 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
         most = between(g, gamma, 0.0, math.inf)
         weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
-
-        def step(part: Tree, old: Row) -> tuple[Tree, Row]:
-            corrected = part.mapped(_corrected, old, numbers=[weight])
-            own = None if g.source.kinds & NARROW else part.memory()
-            new = g.backend.copied(part.wide(), old if context.owned else None)
-            out = part.given(corrected if own is None else g.backend.copied(corrected, own))
-            return out.scaled(clip_coefficient(out.norms(), max_norm)), new
-
-        out, new = in_parts(dense, context, step, old)
+        corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
+        new = g.backend.copied(dense.wide(), old if context.owned else None)
+        out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 
     return stateful(MarsState, rule, lambda fresh: MarsState(fresh.count(), fresh.zeros()), stage="clip")
