@@ -77,17 +77,13 @@ class Evidence(Comparison):
     def _side(self, place: int, recording: Recording) -> Side:
         shapes = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
         alone = [path for path in (self.alignment.alone_a, self.alignment.alone_b)[place] if path in shapes]
-        near: dict[str, list[int]] = {}
-        for i, pair in enumerate(self.pairs) if alone else ():
-            near.setdefault(module_of(pair.views[place].path), []).append(i)
-        seconds = {
-            path: i
-            for path in alone
-            for i in near.get(module_of(path), ())
-            if self._is_second(recording, path, self.pairs[i].views[place], shapes)
-        }
-        alone = [path for path in alone if path not in seconds]
-        return Side(place, "AB"[place], "BA"[place], recording, alone, seconds)
+        near: dict[str, list[str]] = {}
+        for path in alone:
+            near.setdefault(module_of(path), []).append(path)
+        views = enumerate(pair.views[place] for pair in self.pairs)
+        beside = ((i, view, path) for i, view in views for path in near.get(module_of(view.path), ()))
+        seconds = {path: i for i, view, path in beside if self._is_second(recording, path, view, shapes)}
+        return Side(place, "AB"[place], "BA"[place], recording, [x for x in alone if x not in seconds], seconds)
 
     def _is_second(self, recording: Recording, path: str, view: View, shapes: Mapping[str, Shape]) -> bool:
         """Whether the first gradient of a leaf is that of another one."""
@@ -114,25 +110,25 @@ class Evidence(Comparison):
     def array(self, place: int, view: View, tree: str, step: int, most: int = 0) -> Any:
         """A leaf of a run in its layout in float64, or some elements; complex numbers are two along another axis."""
         array = np.asarray(view.layout.of(self.sides[place].recording.read(step, tree, view.path)))
-        array = few(array.reshape(-1), most) if most else array
+        if most:
+            return reals(few(array.reshape(-1), most)).ravel()
         return reals(array).reshape(*array.shape, *[2] * (array.dtype.kind == "c"))
 
     def both(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
         """The two leaves of a pair in float64, in one layout."""
-        tree, step, (a, b) = tree or self.tree, self.at if step is None else step, self.pairs[i].views
-        return self.array(0, a, tree, step), self.array(1, b, tree, step)
+        return self.samples(i, tree or self.tree, self.at if step is None else step, most=0)
 
-    def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+    def samples(self, i: int, tree: str, step: int, other: int | None = None, most: int = _SAMPLE) -> tuple[Any, Any]:
         """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
-        if not self.values:
-            found = self.rows[tree][step][i]
-            assert found is not None
-            return np.array(found.norms[:1]), np.array(found.norms[1:])
-        (a, b), other = self.pairs[i].views, step if other is None else other
-        return self.array(0, a, tree, step, _SAMPLE).ravel(), self.array(1, b, tree, other, _SAMPLE).ravel()
+        d, (a, b) = self.rows[tree][step][i], self.pairs[i].views
+        if d is not None and not self.values:
+            return np.array(d.norms[:1]), np.array(d.norms[1:])
+        return self.array(0, a, tree, step, most), self.array(1, b, tree, step if other is None else other, most)
 
     def sampled(self, places: Sequence[int], tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
-        """Some elements of some of these leaves, in one array for each run."""
+        """Some elements of some of these leaves, in one array for each run; one leaf as a whole, in its shape."""
+        if len(places) == 1 and other is None and self.has(places[0], tree, step):
+            return self.both(places[0], tree, step)
         shapes = self.a.shapes(step, tree), self.b.shapes(step if other is None else other, tree)
         there = [i for i in places if all(v.path in s for v, s in zip(self.pairs[i].views, shapes, strict=True))]
         found = [self.samples(i, tree, step, other) for i in few(there, _LEAVES)]
@@ -149,28 +145,6 @@ class Evidence(Comparison):
         """Some steps from the one on where the runs part, after the one before it."""
         steps = list(self.rows[self.tree])
         return steps[max(0, steps.index(self.at) - 1) :][:_STEPS]
-
-    def held(self, places: Sequence[int], times: float, rate: float = 0.0) -> tuple[list[int], dict[int, float]]:
-        """At which of these steps B's leaves are a number times A's, and where they are another number times A's.
-
-        With a rate, it is a number times A's plus a rate times the parameters, beside the former alone. In trainings
-        that have parted, a part of the difference is left, or the norms have the factor.
-        """
-        held, own = [], {}
-        for step in self.later:
-            a, b = self.sampled(places, self.tree, step)
-            added = rate * self.sampled(places, "parameters", step)[int(rate > 0)] if rate else 0.0 * a
-            if len(added) != len(a) or not a.any() or not b.any():
-                continue
-            found, other, size = times * a + added, times * a if rate else a, float(np.linalg.norm(b))
-            ratio = (size / float(np.linalg.norm(found))) ** (1 if abs(times) > 1 else -1)
-            near = constants.BETTER * apart(found, b) < apart(other, b) * min(1.0, size / float(np.linalg.norm(other)))
-            if near or (not rate and abs(ratio - 1) < constants.SAME_FACTOR < abs(abs(times) - 1)):
-                held.append(step)
-            number = float(a @ b) / float(a @ a)
-            if apart(number * a, b) <= self.slack:
-                own[step] = number
-        return held, own
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""

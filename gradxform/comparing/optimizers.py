@@ -16,6 +16,8 @@ _BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0
 _LION = ((0.9, 0.99), (0.95, 0.98), (0.9, 0.9), (0.0, 0.0))
 """Of Lion, of signs of a mean, and of signs alone."""
 _SQUARES = (0.9, 0.95, 0.99, 0.999)
+PLACES = OUTSIDE, HAT, INSIDE = range(3)
+"""Where epsilon is added: outside of the root, outside of the root without bias correction, or under the root."""
 
 
 class Run(NamedTuple):
@@ -43,44 +45,38 @@ class Run(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """An optimizer with its numbers."""
+    """An optimizer with its numbers; a number is zero where it has none, or one that is too small to show."""
 
     family: str
     """ "SGD", "Adagrad", "RMSprop", "Adam" or "Lion"."""
     beta1: float = 0.0
     beta2: float = 0.0
-    nesterov: bool = False
-    counted: int | None = None
-    """What the bias correction counts the first step as; None without a correction."""
-    place: str = ""
-    """Where epsilon is added: "outside" of the root, "inside", or outside of the one without correction ("hat")."""
+    nesterov: int = 0
+    counted: int = -1
+    """What the bias correction counts the first step as; -1 without a correction."""
+    place: int = OUTSIDE
     start: float = 0.0
     """What the sum of squares of Adagrad begins with."""
     epsilon: float = 0.0
-    """Zero where it is too small to show."""
+    decay: float = 0.0
+    """The part of the parameters that is subtracted at each step, beside the gradient."""
     l2: float = 0.0
     """The part of the parameters that is added to the gradient."""
     rates: tuple[float, ...] = ()
     """One, or that of each step, where they differ."""
-    decay: float = 0.0
-    """The part of the parameters that is subtracted at each step, beside the gradient."""
     error: float = float("inf")
     """How far the moves of a run are from the predicted ones, relative to them."""
 
 
 def _families() -> Iterator[list[Setting]]:
     """The optimizers that are tried, without their numbers, the simplest family first."""
-    adam = [
-        Setting("Adam", *betas, counted=counted, place=place)
-        for betas, counted, place in itertools.product(_BETAS, (1, None, 0, 2), ("outside", "hat", "inside"))
-        if place != "hat" or counted is not None
-    ]
     yield [Setting("SGD")]
-    yield [Setting("SGD", beta, nesterov=nesterov) for beta in _MOMENTA for nesterov in (False, True)]
-    yield [Setting("Adagrad", start=start, place="outside") for start in (0.0, 0.1)]
-    yield [Setting("Adagrad", place="inside")]  # from another start, which is its epsilon
-    yield [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in ("outside", "inside")]
-    yield adam
+    yield [Setting("SGD", beta, nesterov=nesterov) for beta in _MOMENTA for nesterov in (0, 1)]
+    yield [Setting("Adagrad", start=start) for start in (0.0, 0.1)]
+    yield [Setting("Adagrad", place=INSIDE)]  # from another start, which is its epsilon
+    yield [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in (OUTSIDE, INSIDE)]
+    adam = itertools.product(_BETAS, (1, -1, 0, 2), PLACES)
+    yield [Setting("Adam", *betas, 0, counted, place) for betas, counted, place in adam if counted >= 0 or place != HAT]
     yield [Setting("Lion", *betas) for betas in _LION]
 
 
@@ -103,48 +99,61 @@ def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
             found.append((np.sign(mean), one, one))
             continue
         m, v = mean, kept * v + part * g**2
-        count = None if setting.counted is None else max(step + setting.counted, 1)
-        first, second = (1.0 if count is None else 1 - beta**count for beta in (beta1, beta2))
-        found.append((m / first, np.sqrt(v / second), one * np.sqrt(second) if setting.place == "hat" else one))
+        count = max(step + setting.counted, 1) if setting.counted >= 0 else np.inf
+        first, second = 1 - beta1**count, 1 - beta2**count
+        found.append((m / first, np.sqrt(v / second), one * np.sqrt(second) if setting.place == HAT else one))
     firsts, roots, hats = (np.array(arrays) for arrays in zip(*found, strict=True))
     return firsts, roots, hats
 
 
-def _fitted(setting: Setting, run: Run) -> Setting:
+Numbers = tuple[str, ...]
+_LINEAR: tuple[Numbers, ...] = ("rate",), ("rate", "decay"), ("rate", "l2")
+_ADAPTIVE: tuple[Numbers, ...] = (
+    ("rate",),
+    ("rate", "epsilon"),
+    ("rate", "decay"),
+    ("rate", "epsilon", "decay", "product"),
+)
+"""The numbers that are solved for, the fewest first; the product is that of epsilon and decay."""
+
+
+def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Setting:
     """A setting with the fewest numbers that predict the moves, and its error on the whole run.
 
     The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
     others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
     """
-    best, moves, p = setting, run.moves, run.parameters
+    best, moves, p, inside = setting, run.moves, run.parameters, setting.place == INSIDE
     first, root, hat = _parts(setting, run)
     of_l2 = _parts(setting, run._replace(gradients=p))[0] if setting.family == "SGD" else 0.0
     columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "product": p / hat, "l2": of_l2}
-    wanted, inside = moves * root, setting.place == "inside"
+    wanted = moves * root
     if inside:
         wanted, columns = wanted**2, {"rate": first**2, "epsilon": -(moves**2)}
-    for names in (_LINEAR if setting.beta1 else _LINEAR[:2]) if setting.family in ("SGD", "Lion") else _ADAPTIVE:
-        if not set(names) <= columns.keys() or best.error <= TELLING_UNITS * run.unit:
+    size = np.abs(moves) + run.unit * np.abs(p)  # a parameter that starts at zero may stay there
+    usual = (_LINEAR if setting.beta1 else _LINEAR[:2]) if setting.family in ("SGD", "Lion") else _ADAPTIVE
+    for names in numbers or usual:
+        if best.error <= TELLING_UNITS * run.unit or not {*names} <= {*columns, "rates"}:
             continue
-        found: dict[str, Any] = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
-        found.pop("product", None)
-        if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
-            continue
-        rate = found.pop("rate") ** (0.5 if inside else 1.0)
+        if names == ("rates",):
+            rates, found = np.median((wanted / first)[:, ::2], axis=1), {}
+        else:
+            found = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
+            found.pop("product", None)
+            if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
+                continue
+            rates = np.array([found.pop("rate") ** (0.5 if inside else 1.0)])
         if "l2" in found:
-            found["l2"] /= rate or 1.0
-        new = setting._replace(rates=(rate,), **found)
-        size = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
-        added = new.l2 * of_l2 if "l2" in found else 0.0
-        new = _judged(new, run, rate * (first + added) / np.maximum(size, 1e-300) + new.decay * p)
-        if BETTER * new.error < best.error:
-            best = new
+            found["l2"] /= rates[0] or 1.0
+        new = setting._replace(rates=tuple(rates.tolist()), **found)
+        divisor = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
+        moved = first + (new.l2 * of_l2 if "l2" in found else 0.0)
+        left = np.abs(rates[:, None] * moved / np.maximum(divisor, 1e-300) + new.decay * p - moves)
+        quantile = 0.95 if setting.family == "Lion" else 0.5  # of nearly all signs, of most elements else
+        error = float(np.quantile(left / np.maximum(size, 1e-300), quantile, axis=1).max())
+        if BETTER * error < best.error:
+            best = new._replace(error=error, place=new.place if new.epsilon else OUTSIDE)
     return best
-
-
-_LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))
-_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"), ("rate", "epsilon", "decay", "product"))
-"""The numbers that are solved for, the fewest first; the product is that of epsilon and decay."""
 
 
 def _solved(wanted: Any, columns: list[Any]) -> list[float]:
@@ -157,22 +166,7 @@ def _solved(wanted: Any, columns: list[Any]) -> list[float]:
     return [float(x) for x in np.linalg.lstsq(matrix[kept], np.ones(int(kept.sum())), rcond=None)[0]]
 
 
-def _judged(setting: Setting, run: Run, predicted: Any) -> Setting:
-    """A setting with the error of what it predicts: of most elements, and of nearly all signs."""
-    size = np.abs(run.moves) + run.unit * np.abs(run.parameters)
-    left = np.abs(predicted - run.moves) / np.maximum(size, 1e-300)  # a parameter that starts at zero may stay there
-    quantile = 0.95 if setting.family == "Lion" else 0.5
-    return setting._replace(error=float(np.quantile(left, quantile, axis=1).max()))
-
-
-def _scheduled(setting: Setting, run: Run) -> Setting:
-    """A setting with a rate of its own at each step, which half of the elements tell, and the other half must have."""
-    first, root, _ = _parts(setting, run)
-    way = first / np.maximum(root, 1e-300)
-    rates = np.median(run.moves[:, ::2] / way[:, ::2], axis=1)
-    other = run._replace(moves=run.moves[:, 1::2], parameters=run.parameters[:, 1::2])
-    new = setting._replace(rates=tuple(map(float, rates)))
-    return _judged(new, other, rates[:, None] * way[:, 1::2])
+_error = operator.attrgetter("error")
 
 
 def settings_of(run: Run, enough: float) -> list[Setting]:
@@ -187,8 +181,9 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     def fitting(fits: Iterable[Setting]) -> list[Setting]:
         return sorted((fit for fit in fits if fit.error <= enough), key=_error)
 
-    usual = [s for settings in families for s in settings if s.place in ("", "outside")]
-    usual = [s for s in usual if s.counted == (1 if s.family == "Adam" else None)]  # rates of steps correct as well
+    usual = [
+        s for s in itertools.chain(*families) if s.place == OUTSIDE and s.counted == (1 if s.family == "Adam" else -1)
+    ]
     if run.steps.all():
         for settings in families:
             fits = fitting(_fitted(setting, run) for setting in settings)
@@ -196,13 +191,10 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
                 best = fits
             if best and best[0].error <= TELLING_UNITS * run.unit:
                 break
-        best = best or fitting([_with_l2([s for s in usual if s.counted], run)])
+        best = best or fitting([_with_l2([s for s in usual if s.family == "Adam"], run)])
     if not best and run.steps.sum() > 2:
-        best = fitting(_scheduled(s, run) for s in usual)
+        best = fitting(_fitted(s, run, [("rates",)]) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
-
-
-_error = operator.attrgetter("error")
 
 
 def _with_l2(settings: list[Setting], run: Run) -> Setting:

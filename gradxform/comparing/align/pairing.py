@@ -27,8 +27,8 @@ def paired(
         cells: the recurrent layers of both sides.
     """
 
-    def pair(choice: Choice) -> Pair:
-        return Pair(View(a.path, choice[0]), View(b.path, choice[1]), how, HOW_SURE[how])
+    def pair(choice: Choice, sure: float = 0.0) -> Pair:
+        return Pair(View(a.path, choice[0]), View(b.path, choice[1]), how, max(sure, HOW_SURE[how]))
 
     if how == "equal paths" and a.shape == b.shape:
         return pair((a.layout, b.layout))
@@ -57,13 +57,11 @@ def paired(
         if found is not None:
             axis, *order = found
             back = (axis, *map(order.index, range(len(order))))  # blocks of B are moved, beside A as it is
-            moved = pair((usually[0]._replace(gates=None), b.layout._replace(gates=back)))
-            return moved._replace(sure=max(moved.sure, SEEN))
+            return pair((usually[0]._replace(gates=None), b.layout._replace(gates=back)), SEEN)
     decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
-    if not (decided and seen and fits[usually] < OTHER_VALUES) and (usual is not None or not seen):
+    if not seen or (usual is not None and not (decided and fits[usually] < OTHER_VALUES)):
         best = usually
-    is_seen = how == "shape alone" and tree == "parameters" and fits[best] > SAME_VALUES
-    return pair(best)._replace(sure=SEEN) if is_seen else pair(best)
+    return pair(best, SEEN if tree == "parameters" and how == "shape alone" and fits[best] > SAME_VALUES else 0.0)
 
 
 Choice = tuple[Layout, Layout]

@@ -63,8 +63,8 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
         parts = list(_projections(path, shape, modules))
         cell = cell_at(path, cells)
         for count, gates in GATES.items():
-            if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
-                parts = list(_gates(path, shape, (cell and cell.order) or gates))
+            if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or len(cell[1]) == count):
+                parts = list(_gates(path, shape, (cell and cell[1]) or gates))
         if not parts and len(shape) == 2 and shape[0] == 2 and path.split("/")[-1] == "bias" and has_two_biases:
             halves = enumerate(("ih", "hh"))  # of inputs and states, which Keras's GRU keeps in one
             parts = [_part(f"{path}_{name}", path, shape, 0, place, 1) for place, name in halves]
@@ -121,35 +121,23 @@ def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) 
 
 
 _HIDDEN = re.compile(r"^weight_hh(_l\d+)?(_reverse)?$")
-
-
-class Cell(NamedTuple):
-    """What the shape of one weight of a recurrent layer says."""
-
-    family: str
-    """"torch", "keras" or "flax"."""
-    gates: int
-    hidden: int
-
-    @property
-    def order(self) -> str:
-        """The order of its gates; empty if it is not known."""
-        return OTHER_GATES.get((self.family, self.gates), GATES.get(self.gates, ""))
+Cell = tuple[int, str]
+"""The axis of the gates of a recurrent layer, and their order; empty if it is not known."""
 
 
 def cells_of(shapes: Mapping[str, Shape]) -> dict[str, Cell]:
-    """The recurrent layers of a recording, by the path of the module."""
+    """The recurrent layers of a recording, by the path of the module, from the shape of one weight of each."""
     found: dict[str, Cell] = {}
     for path, shape in shapes.items():
         module, _, last = path.rpartition("/")
-        if len(shape) != 2 or not shape[0] or not shape[1]:
-            continue
-        if _HIDDEN.match(last) and shape[0] % shape[1] == 0:
-            found[module] = Cell("torch", shape[0] // shape[1], shape[1])
-        elif last == "recurrent_kernel" and shape[1] % shape[0] == 0:
-            found[module] = Cell("keras", shape[1] // shape[0], shape[0])
-        elif path.endswith("dense_h/kernel") and shape[1] % shape[0] == 0:
-            found[module.rpartition("/")[0]] = Cell("flax", shape[1] // shape[0], shape[0])
+        family = "torch" if _HIDDEN.match(last) else "keras" if last == "recurrent_kernel" else ""
+        if path.endswith("dense_h/kernel"):
+            family, module = "flax", module.rpartition("/")[0]
+        if family and len(shape) == 2 and all(shape):
+            many, one = shape if family == "torch" else shape[::-1]
+            if many % one == 0:
+                order = OTHER_GATES.get((family, many // one), GATES.get(many // one, ""))
+                found[module] = 0 if family == "torch" else -1, order
     return found
 
 
@@ -161,8 +149,7 @@ def cell_at(path: str, cells: Mapping[str, Cell]) -> Cell | None:
 
 def gates_between(a: Cell | None, b: Cell | None, shape: Shape) -> Gates | None:
     """The order of A's gates that is B's, along the axis that has all gates; None if it is the same or unknown."""
-    if a is None or b is None or a[1:] != b[1:] or a.order == b.order:
+    if a is None or b is None or a[1] == b[1] or {*a[1]} != {*b[1]} or not shape:
         return None
-    axes = [axis for axis, size in enumerate(shape) if size == a.gates * a.hidden]
-    order = tuple(a.order.index(gate) for gate in b.order)
-    return (axes[0 if a.family == "torch" else -1], *order) if axes else None
+    axis = a[0] % len(shape)
+    return None if shape[axis] % len(a[1]) else (axis, *map(a[1].index, b[1]))

@@ -25,12 +25,9 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
     for side in e.sides:
         found = ((step, _without_gradient(e, side.place, step)) for step in e.rows[e.tree])
         step, lost = next(((step, lost) for step, lost in found if lost or step == e.step), (e.at, []))
-        there = any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row)
-        if e.bad and lost == e.bad and not there:
-            text = (
-                f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: no "
-                "gradient reaches the parameters (a detached loss, a cut graph), or they were cleared already."
-            )
+        if e.bad and lost == e.bad and not any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row):
+            why = "no gradient reaches the parameters (a detached loss, a cut graph), or they were cleared already"
+            text = f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: {why}."
             yield proven("zero", text, e.at)
             return
         if lost:
@@ -39,7 +36,7 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             steps = [at for at in e.steps if at >= step][: len(e.later)]
             held = [at for at in steps if {*lost} <= {*_without_gradient(e, side.place, at, lost)}]
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
-            yield proven("frozen", text + _over(e, held, steps), step, e.labels(lost), {}, explains)
+            yield proven("frozen", text + _steps(len(held), len(steps)), step, e.labels(lost), {}, explains)
 
 
 def _without_gradient(e: Evidence, place: int, step: int, zeros: Sequence[int] | None = None) -> list[int]:
@@ -60,54 +57,43 @@ def clip_norm(e: Evidence) -> Iterator[Finding]:
     factors = [e.distance(i).factor for i in e.bad]
     if not factors or min(factors) <= 0 or not e.are_parallel(e.bad):
         return
-    rows = [e.row[i] for i in e.bad], e.row
-    leaves = [[[d.norms[place] for d in row if d is not None] for place in (0, 1)] for row in rows]
-    found = _limits(e, "clip_norm", "each gradient by its norm", "leaves", *leaves) if len(factors) > 1 else None
-    if found is None and spread(factors) <= e.slack:
-        steps = e.judged[e.tree].bad, e.rows[e.tree]
-        totals = [[[e.total(at, place) for at in x] for place in (0, 1)] for x in steps]
-        found = _limits(e, "clip_global_norm", "by the global norm", "steps", *totals)
-    if found is not None:
-        yield found
+    rows, steps = ([e.row[i] for i in e.bad], e.row), (e.judged[e.tree].bad, e.rows[e.tree])
+    norms = [[[d.norms[place] for d in row if d is not None] for row in rows] for place in (0, 1)]
+    yield from (found := [*_limits(e, "clip_norm", "each gradient by its norm", norms)])
+    if not found and spread(factors) <= e.slack:
+        norms = [[[e.total(at, place) for at in each] for each in steps] for place in (0, 1)]
+        yield from _limits(e, "clip_global_norm", "by the global norm", norms)
 
 
-def _limits(
-    e: Evidence, kind: str, how: str, units: str, values: list[list[float]], every: list[list[float]]
-) -> Finding | None:
+def _limits(e: Evidence, kind: str, how: str, norms: list[list[list[float]]]) -> Iterator[Finding]:
     """Norms of both runs, where they differ and all of them: equal ones in a run in which none is larger are a limit.
 
     A norm below the limit tells a clip from a normalization.
     """
-    if len(values[0]) > 1 and all(spread(norms) <= constants.WHOLE for norms in values):
-        return _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
+    limits = {k: own[0] for k, (own, _) in enumerate(norms)}
+    below = {k: any(0 < x < limit * (1 - constants.WHOLE) for x in norms[k][1]) for k, limit in limits.items()}
+    if len(norms[0][0]) > 1 and all(spread(own) <= constants.WHOLE for own, _ in norms):
+        yield _clip(e, kind, how, limits, all(below.values()))
+        return
     for side in e.sides[::-1]:
-        own, others, norms = values[side.place], values[1 - side.place], every[side.place]
-        limit = max(own) if units == "leaves" else own[0]
-        over = [more > limit for more in others]
-        if max(norms) > limit * (1 + constants.WHOLE) or not (all(over) if units == "leaves" else over[0]):
-            continue
-        own, others = ([norm for norm, is_over in zip(x, over, strict=True) if is_over] for x in (own, others))
-        if len(own) > 1 and spread(own) <= constants.WHOLE and spread(others) > constants.ALIKE:
-            certain = _is_spared(norms, limit)
-            text = (
-                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}, in {len(own)} of "
-                f"{len(norms)} {units}; {side.other} has {number(min(others))} to {number(max(others))} there."
-            )
-            text += "" if certain else " A smaller norm would tell a clip from a normalization."
-            labels = e.labels(e.bad) if units == "leaves" else ()
-            return Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
-    return None
+        (own, every), (others, _), limit = norms[side.place], norms[1 - side.place], limits[side.place]
+        over = [both for both in zip(own, others, strict=True) if both[1] > limit]
+        least = 1 if kind == "clip_global_norm" else len(own) - 1  # trainings that have parted may have smaller norms
+        if max(every) <= limit * (1 + constants.WHOLE) and others[0] > limit and len(over) > max(1, least):
+            clipped, raw = zip(*over, strict=True)
+            if spread(clipped) <= constants.WHOLE and spread(raw) > constants.ALIKE:
+                yield _clip(e, kind, how, {side.place: limit}, below[side.place], raw)
+                return
 
 
-def _is_spared(norms: Sequence[float], limit: float) -> bool:
-    """Whether a norm is below a limit: what normalizes leaves none there."""
-    return any(0 < norm < limit * (1 - constants.WHOLE) for norm in norms)
-
-
-def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
-    verb = "clip" if certain else "clip or normalize"
-    text = f"Both {verb} {how}, to other limits: A to {number(limit_a)}, B to {number(limit_b)}."
-    return Finding(kind, text, e.at, e.labels(e.bad), {"limit_a": limit_a, "limit_b": limit_b}, is_certain=certain)
+def _clip(e: Evidence, kind: str, how: str, to: dict[int, float], certain: bool, raw: Sequence[float] = ()) -> Finding:
+    """A limit in one run, or another one in each."""
+    verb = "clips" if certain else "clips or normalizes"
+    text = "; ".join(f"{'AB'[k]} {verb} {how}, to {number(limit)}" for k, limit in sorted(to.items()))
+    text += f"; the other run has {number(min(raw))} to {number(max(raw))}." if raw else "."
+    text += "" if certain else " A smaller norm would tell a clip from a normalization."
+    numbers = {"limit" + f"_{'ab'[k]}" * (len(to) > 1): limit for k, limit in to.items()}
+    return Finding(kind, text, e.at, e.labels(e.bad), numbers, is_certain=certain)
 
 
 def clip_value(e: Evidence) -> Iterator[Finding]:
@@ -120,17 +106,10 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
         arrays = [(pair[other], pair[own]) for pair in map(e.arrays, e.bad)]
         fits = all(apart(np.clip(raw, -limit, limit), clipped) <= e.limit for raw, clipped in arrays)
         tied, ends = (sum(int((np.abs(x[k]) == top).sum()) for x in arrays) for k, top in ((1, limit), (0, highest)))
-        if not fits or tied < 2:
-            continue
-        if ends > 1:  # no two largest elements are equal by chance
-            yield _both(e, "each element", "clip_value", *((highest, limit) if own else (limit, highest)), certain=True)
+        if fits and tied > 1:
+            both = {own: limit, other: highest} if ends > 1 else {own: limit}  # no two largest are equal by chance
+            yield _clip(e, "clip_value", "each element", both, True, [limit, highest][: 2 * (len(both) < 2)])
             return
-        text = (
-            f"{side.name} clips each element to {number(limit)}; {len(e.bad)} of {len(e.row)} leaves have larger ones "
-            f"in {side.other} at step {e.step}, up to {number(highest)}."
-        )
-        yield proven("clip_value", text, e.at, e.labels(e.bad), {"limit": limit})
-        return
 
 
 def spread(values: Any) -> float:
@@ -154,46 +133,75 @@ def factor(e: Evidence) -> Iterator[Finding]:
 
 def _times(e: Evidence, found: float) -> Finding:
     """A factor of all gradients, how it goes on, and what the losses tell of it."""
-    held, own = e.held(e.significant, found)
-    over = _over(e, held)
+    held, over = _over(e, e.significant, lambda x, _: found * x)
     if found < 0 and abs(found + 1) < e.slack:
         text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
         return proven("sign", text + over, e.at, (), {"factor": found})
     power, large = (1, "B") if abs(found) > 1 else (-1, "A")
-    times = abs(found) ** power
     what, sign = "" if e.values else "norms of ", " and of the opposite sign" if found < 0 else ""
-    text = f"All {what}gradients are {number(times)} times larger in {large}{sign}"
+    text = f"All {what}gradients are {number(abs(found) ** power)} times larger in {large}{sign}"
+    own = {step: times for step in e.later if (times := _factor_at(e, step))}
     if len(own) > 1 and spread(list(own.values())) > e.slack:
         step, other = max(own.items(), key=lambda item: abs(item[1] - found))
         text += f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: "
         text += "a scale or a schedule that changes, or a mean over another number of tokens in each batch."
         return Finding("factor", text, e.at, (), {"factor": found})
+    one, other = e.losses.get(e.at, (0.0, 0.0))
+    loss = other / one if one else math.nan
     sides = ([e.total(step, place) for step in held] for place in (0, 1))
     after = next((step for step in e.later if step > e.at), None)
     no_clip = after in held and all(any(abs(n - x[0]) > constants.CLIPPED * x[0] for n in x) for x in sides)
-    hint = _hint(e, times)
+    hint = _hint(e, abs(found) ** power)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
-    scale = "a loss scale that is not undone, or a sum over microbatches or devices in one and a mean in the other"
-    scale += "" if no_clip else ", or all clipped together"
-    one, other = e.losses.get(e.at, (0.0, 0.0))
-    loss = other / one if one else math.nan
-    summed = abs(loss - found) <= e.slack * abs(found)
-    if summed:
+    if summed := abs(loss - found) <= e.slack * abs(found):
         text += f", and so is the loss: it is {means}."
-    elif math.isnan(loss):
-        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
-    elif abs(loss - 1) <= e.slack:
-        text += f", and the losses are equal: either {scale}."
     else:
-        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
+        equal, unknown = abs(loss - 1) <= e.slack, math.isnan(loss)
+        text += ", and the losses are equal" if equal else "" if unknown else f", and the loss {number(loss)} times"
+        why = [f"the loss is {means}"] if unknown else ["it is reported otherwise than it is used"] * (not equal)
+        why += ["a loss scale that is not undone", "microbatches or devices that are summed in one"]
+        text += f": either {', or '.join(why + ['all clipped together'] * (not no_clip))}."
+        text += " Recorded losses would tell." * unknown
     return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
 
 
-def _over(e: Evidence, held: Sequence[int], steps: Sequence[int] = ()) -> str:
-    """At how many steps a prediction holds, if there are several; of steps that no training hides it from, if given."""
-    hidden = "" if steps or len(held) == len(e.later) else "; in trainings that have parted it may not show"
-    count = len(steps or e.later)
-    return f" It holds at {len(held)} of {count} steps{hidden}." if count > 1 else ""
+def _factor_at(e: Evidence, step: int) -> float:
+    """The number times which the leaves of A are those of B at a step; zero if there is none."""
+    found = [(*d.norms, d.factor) for i in e.significant if (d := e.rows[e.tree][step][i]) is not None]
+    aa, ab, bb = (
+        math.fsum(x) for x in zip((0.0,) * 3, *((a * a, by * a * a, b * b) for a, b, by in found), strict=True)
+    )
+    return ab / aa if aa and bb - ab * ab / aa <= e.slack**2 * bb else 0.0
+
+
+Way = Callable[[Any, int], Any]
+"""What leads from a leaf of one run, or from some elements of several, at a step, to those of the other."""
+
+
+def _over(
+    e: Evidence, places: Sequence[int], way: Way, plain: Way | None = None, place: int = 0
+) -> tuple[list[int], str]:
+    """At which steps a way predicts leaves from the run at a place on, beside a plainer one, and words for it.
+
+    In trainings that have parted, a part of the difference is left, or the norms have the factor.
+    """
+    held = []
+    for step in e.later:
+        one, other = e.sampled(places, e.tree, step)[:: -1 if place else 1]
+        found, beside = way(one, step), plain(one, step) if plain else one
+        if found.shape != other.shape or not one.any() or not other.any():
+            continue
+        times, ratio = (float(np.linalg.norm(x) / np.linalg.norm(found)) for x in (beside, other))
+        near = constants.BETTER * apart(found, other) < apart(beside, other) * min(1.0, ratio / times)
+        goes_on = abs((ratio if times < 1 else 1 / ratio) - 1) < constants.SAME_FACTOR < abs(1 / times - 1)
+        held += [step] * (near or (goes_on and plain is None))
+    hidden = "" if len(held) == len(e.later) else "; in trainings that have parted it may not show"
+    return held, _steps(len(held), len(e.later), hidden)
+
+
+def _steps(held: int, count: int, why: str = "") -> str:
+    """At how many steps a prediction holds, if there are several."""
+    return f" It holds at {held} of {count} steps{why}." if count > 1 else ""
 
 
 def _hint(e: Evidence, times: float) -> str:
@@ -201,12 +209,10 @@ def _hint(e: Evidence, times: float) -> str:
     whole = round(times)
     if whole < 2 or abs(times - whole) > constants.WHOLE * whole:
         return ""
-    for run, name in ((side, name) for side in (e.a, e.b) for name in side.names(e.at)):
-        for path, shape in run.shapes(e.at, name).items() if name not in (*TREES, "loss") else ():
-            if shape[:1] == (whole,):
-                return f" ({whole} is the first dimension of {name})"
-            if not shape and e.values and float(run.read(e.at, name, path)) == whole:
-                return f" ({whole} is {name})"
+    for run, name in ((side, name) for side in (e.a, e.b) for name in side.names(e.at) if name not in (*TREES, "loss")):
+        for path, shape in run.shapes(e.at, name).items():
+            if shape[:1] == (whole,) or (not shape and e.values and float(run.read(e.at, name, path)) == whole):
+                return f" ({whole} is {'the first dimension of ' * bool(shape)}{name})"
     return f" ({whole} may be the batch, the sequence or the devices)"
 
 
@@ -239,29 +245,26 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     if times != 1:
         yield _times(e, times)
     run, other = ("B", "A") if rate > 0 else ("A", "B")
-    held, _ = e.held(decayed, times, rate)
-    certain = len(held) > 1
-    text = (
-        f"{run} adds weight decay to the gradients, {number(abs(rate))} times the parameters in {len(places)} of "
-        f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or toward its initial values."
-    )
-    text += _over(e, held) if certain else " A second step would decide."
-    yield Finding("weight_decay", text, e.at, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
+
+    def added(x: Any, step: int) -> Any:
+        p = e.sampled(decayed, "parameters", step)[int(rate > 0)]
+        return times * x + rate * (p if p.shape == x.shape else 0.0)
+
+    held, over = _over(e, decayed, added, lambda x, _: times * x)
+    text = f"{run} adds {number(abs(rate))} times the parameters to the gradients, a weight decay, in {len(places)} of "
+    text += f"{len(e.pairs)} leaves, and {other} does not, or so much less, or toward its initial values."
+    text += over if len(held) > 1 else " A second step would decide."
+    numbers, explains = {"rate": rate}, frozenset(e.bad)
+    yield Finding("weight_decay", text, e.at, e.labels(places), numbers, explains, is_certain=len(held) > 1)
 
 
 # --- single leaves ----------------------------------------------------------------------------------------------------
 
-Way = Callable[..., Any]
-"""What leads from a leaf of one run, at a step, to that of the other."""
-
 
 def _leaf(e: Evidence, i: int, kind: str, text: str, way: Way, place: int = 0, **about: Any) -> Finding:
     """What is found of one leaf, and at how many steps it holds, from that in the run at a place on."""
-    steps = [step for step in e.later if e.has(i, e.tree, step)]
-    pairs = ((step, *e.both(i, e.tree, step)[:: -1 if place else 1]) for step in steps)
-    held = [step for step, one, other in pairs if constants.BETTER * apart(way(one, step), other) < apart(one, other)]
     about = {"leaves": e.labels([i]), "explains": frozenset([i]), "is_certain": True, **about}
-    return Finding(kind, text + _over(e, held), e.at, **about)
+    return Finding(kind, text + _over(e, [i], way, place=place)[1], e.at, **about)
 
 
 def scaled(e: Evidence) -> Iterator[Finding]:
@@ -307,7 +310,7 @@ def alone(e: Evidence) -> Iterator[Finding]:
             steps = e.steps[: len(e.later)]
             held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
-            yield proven("missing", text + _over(e, held, steps), e.steps[0], tuple(lacking))
+            yield proven("missing", text + _steps(len(held), len(steps)), e.steps[0], tuple(lacking))
     if unaligned:
         paths = [f"{path} in {name}" for path, name in unaligned]
         text = (

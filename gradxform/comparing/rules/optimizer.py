@@ -86,12 +86,11 @@ def update(e: Evidence) -> Iterator[Finding]:
 
 def _unknown(e: Evidence, at: Parting) -> Finding | None:
     """Moves that no setting predicts."""
-    tried = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
-    why = tried if _runs(e, at.bad) else "there are too few elements to tell how"
-    text = (
-        f"The gradients agree, and the parameters move otherwise from step {at.step} on: the optimizers differ, or "
-        f"what is done to gradients after they are recorded; {why}."
-    )
+    why = "there are too few elements to tell how"
+    if _runs(e, at.bad):
+        why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
+    text = f"The gradients agree, and the parameters move otherwise from step {at.step} on: other optimizers, or what "
+    text += f"is done to gradients after they are recorded; {why}."
     return Finding("optimizer", text, at.step, e.labels(at.bad)) if at.after - at.step == 1 else None
 
 
@@ -107,13 +106,11 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
         begun, period = next(later, None), _period(pattern)
         if begun is not None and not moving and not period and (made := _settings(e, at)):
             return made
+        why = "frozen, not in the optimizer, or no step is taken yet (a warm-up from zero, accumulated gradients)"
+        if begun is not None:
+            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
         if period:
             why = f"it moves at one step in {period} alone: gradients are accumulated, or steps left out"
-        elif begun is not None:
-            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
-        else:
-            yet = "no step is taken yet (a warm-up from zero, gradients that are accumulated)"
-            why = f"frozen there, or {'the optimizer does not have it' if moving else yet}"
         names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", begun and at.after
         text = f"{names} in {side.name} from step {at.step} to {end or e.steps[-1]}, though it has a gradient: {why}."
         certain = bool(period or (moving and begun is None))
@@ -161,25 +158,26 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs, budget = _runs(e, at.bad), e.coarsest("parameters").budget
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
-    pair = nearest(*candidates) if runs and all(candidates) else None
-    found = list(_differences(*pair)) if pair else []
-    if pair is None or not found:
+    if not runs or not all(candidates):
         return None
-    kind, _, numbers = found[0]
+    pair = nearest(*candidates)
+    found = {field: numbers for field in _FIELDS if (numbers := _unequal(field, *pair))}
+    if not found:
+        return None
+    alike = pair[0].family == pair[1].family
+    kind, numbers = _FIELDS[first := next(iter(found))][0], dict(zip("ab", found[first], strict=True))
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
-    count, elements = min(int(run.steps.sum()) for run in runs), runs[0].moves.shape[1]
-    proven, batches = all(_is_proven(setting, count, budget) for setting in pair), runs[0].batches
-    if count == 1:
-        end = "One step is explained by other settings as well: record two more steps to decide."
-    else:
-        more = "" if proven else " Another optimizer may do so as well: record more steps to decide."
-        nearly = "" if proven else "nearly "
-        sums = f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
-        end = (
-            f"With these numbers both move {nearly}as recorded{sums}, in {elements} elements over {count} steps.{more}"
-        )
-    shown = f", as {e.some(at.bad)} show" if labels else ""
-    text = f"The gradients agree, and the optimizers differ{shown}: {'; '.join(words for _, words, _ in found)}. {end}"
+    count, batches = min(int(run.steps.sum()) for run in runs), runs[0].batches
+    proven = all(_is_proven(setting, count, budget) for setting in pair)
+    told = ([f for f in _FIELDS if (f in found if alike else getattr(s, f) != _NONE[f])] for s in pair)
+    a, b = (f"{s.family} with {', '.join(_words(s, f) for f in fields)}" for s, fields in zip(pair, told, strict=True))
+    text = (
+        f"The gradients agree, and the optimizers differ{f', as {e.some(at.bad)} show' if labels else ''}: A is {a}; "
+        f"B is {b}. Both move so, in {runs[0].moves.shape[1]} elements over {count} steps"
+    )
+    text += f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
+    text += "." if proven else ". Other settings may move so as well: record more steps to decide."
+    kind, numbers = (kind, numbers) if alike else ("optimizer", {})
     certain = proven and (batches == 1 or kind != "epsilon")  # which a mean in one run looks like
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
@@ -193,57 +191,39 @@ def _is_proven(setting: Setting, count: int, budget: float) -> bool:
     return count > 1 and setting.error <= budget and not alike
 
 
-_TOLD = {
-    "SGD": ("momentum is", "{0:g}"),
-    "Adagrad": ("sum of squares begins with", "{2:g}"),
-    "RMSprop": ("decay is", "{1:g}"),
-    **dict.fromkeys(("Adam", "Lion"), ("betas are", "{0:g} and {1:g}")),
+_NONE = Setting._field_defaults
+_FIELDS = {
+    "counted": ("bias_correction", "a bias correction from step", 0.0),
+    "beta1": ("optimizer", "momentum", 0.0),
+    "beta2": ("optimizer", "second beta", 0.0),
+    "start": ("optimizer", "sum of squares from", 0.0),
+    "nesterov": ("optimizer", "Nesterov's momentum", 0.0),
+    "epsilon": ("epsilon", "epsilon", constants.SAME_EPSILON),
+    "place": ("epsilon", "epsilon added", 0.0),
+    "decay": ("weight_decay", "decay beside the gradient", constants.SAME_DECAY),
+    "l2": ("weight_decay", "L2 in the gradient", constants.SAME_DECAY),
+    "rates": ("learning_rate", "learning rate", constants.SAME_RATE),
 }
-"""What is told of the betas, or the start, of a family."""
-_PLACES = {"": "", "outside": "", "hat": ", added before the bias correction,", "inside": ", added under the root,"}
-Aspect = tuple[str, str, str, tuple[float, ...], float]
-"""A kind, what may differ, its words and numbers in a setting, and how far equal numbers may be apart, relatively."""
+"""What settings of one family may differ in: a kind, words, and how far equal numbers may be apart, relatively."""
 
 
-def _aspects(s: Setting) -> list[Aspect]:
-    """What settings of one family may differ in. A rate that changes has a factor for all leaves, as a clip has."""
-    (what, shown), nesterov = _TOLD[s.family], "Nesterov's" if s.nesterov else "the plain one"
-    counted = ("not at all", -1.0) if s.counted is None else (f"as {s.counted}", float(s.counted))
-    epsilon = f"about {s.epsilon:.2g}{_PLACES[s.place]}" if s.epsilon else "too small to show"
-    decay = f"{s.l2:.3g} times the parameters, added to the gradient (L2)," if s.l2 else "none"
-    if s.decay:
-        times = f"{s.decay / (s.rates[0] or math.inf):.2g} times the learning rate of {number(s.rates[0])}"
-        decay = f"{s.decay:.3g} of the parameters at each step, beside the gradient ({times}),"
+def _unequal(field: str, a: Setting, b: Setting) -> tuple[float, ...]:
+    """The first numbers of a field in which two settings differ, if any."""
+    x, y = np.broadcast_arrays(*(np.atleast_1d(getattr(s, field)) for s in (a, b)))
+    apart = np.argwhere(np.abs(x - y) > _FIELDS[field][2] * np.minimum(x, y))
+    return tuple(float(side[apart[0, 0]]) for side in (x, y)) if len(apart) else ()
+
+
+def _words(s: Setting, field: str) -> str:
+    """A field of a setting; rates that change are a factor of all leaves, as a clip has it."""
     why = " from step to step (a schedule, or a clip or a scale of all gradients after recording, or a step left out)"
-    rates = ", ".join(f"{rate:.4g}" for rate in s.rates) + why * (len(s.rates) > 1)
-    place = list(_PLACES).index(s.place) if s.epsilon else 0
-    return [
-        ("bias_correction", "Adam's bias correction counts the first step", *counted[:1], counted[1:], 0.0),
-        ("optimizer", f"the {what}", shown.format(s.beta1, s.beta2, s.start), (s.beta1, s.beta2, s.start), 0.0),
-        ("optimizer", "the momentum is", nesterov, (s.nesterov,), 0.0),
-        ("epsilon", "epsilon is", epsilon, (s.epsilon, place), constants.SAME_EPSILON),
-        ("weight_decay", "the weight decay is", decay, (s.decay, s.l2), constants.SAME_DECAY),
-        ("learning_rate", "the learning rate is", rates, s.rates, constants.SAME_RATE),
-    ]
-
-
-def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """How two settings differ: a kind, words and numbers for each."""
-    if a.family != b.family:
-        yield "optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {}
-        return
-    for (kind, what, one, x, by), (_, _, other, y, _) in zip(_aspects(a), _aspects(b), strict=True):
-        both = zip(*(numbers * (max(len(x), len(y)) // len(numbers)) for numbers in (x, y)), strict=True)
-        apart = [pair for pair in both if abs(pair[0] - pair[1]) > by * min(pair)]
-        if apart:
-            words = f"{what} {one} in A{',' if ' and ' in one else ' and'} {other} in B"
-            yield kind, words, dict(zip("ab", map(float, apart[0]), strict=True))
-
-
-def _name(s: Setting) -> str:
-    what, shown = _TOLD[s.family]
-    numbers = f" whose {what} {shown.format(s.beta1, s.beta2, s.start)} and" * bool(s.beta1 or s.beta2 or s.start)
-    return f"{s.family}{numbers or ' with'} a learning rate of {_aspects(s)[-1][2]}"
+    value, what = getattr(s, field), _FIELDS[field][1]
+    if field == "rates":
+        return f"{what} {', '.join(f'{rate:.4g}' for rate in value)}{why * (len(value) > 1)}"
+    if field == "place":
+        return f"{what} {('outside of the root', 'before the bias correction', 'under the root')[value]}"
+    times = f" of the parameters a step, {value / (s.rates[0] or math.inf):.2g} times the learning rate"
+    return f"{what} {value:.3g}{times * (field == 'decay')}" if value != _NONE[field] else f"no {what} that shows"
 
 
 def _factor(e: Evidence, at: Parting) -> Finding | None:
@@ -256,9 +236,6 @@ def _factor(e: Evidence, at: Parting) -> Finding | None:
         return None
     why = "another learning rate" if at.step == e.steps[0] else "a rate that changes there, after they moved alike"
     when = f"at step {at.step}" if at.after - at.step == 1 else f"from step {at.step} to {at.after}"
-    text = (
-        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}: either {why}, another "
-        "optimizer whose first steps are like these, or a clip or a scale after the gradients are recorded. More steps "
-        "in a row, from the first on, would tell."
-    )
+    text = f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}: either {why}, "
+    text += "another optimizer, or a clip or a scale after the gradients are recorded. More steps in a row would tell."
     return Finding("learning_rate", text, at.step, (), {"factor": middle})

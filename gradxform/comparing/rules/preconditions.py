@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,12 @@ def shifted(e: Evidence) -> Iterator[Finding]:
         if len(steps) <= late or not all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
             continue
         alone = trees == ["parameters"]
-        recorded = f"{'BA'[shift > 0]} records its parameters after the optimizer's step"
-        counted = f"the recordings count their steps{' or batches' * (trees == ['gradients'])} otherwise"
-        text = (
-            f"{recorded if late else f'{recorded}, or {counted}' if alone else counted.capitalize()}: the "
-            f"{' and '.join(trees)} of step {steps[0]} in A are those of step {steps[0] + shift} in B. "
-            f"Steps that show it: {len(steps)}."
-        )
+        why = f"{'BA'[shift > 0]} records its parameters after the optimizer's step"
+        if not late:
+            why = f"{f'{why}, or ' * alone}the recordings count their steps or batches otherwise"
+        text = f"{' and '.join(trees).capitalize()} of step {steps[0]} in A are those of step {steps[0] + shift} in B: "
         kind = "late_parameters" if alone else "offset"
+        text += f"{why}. Steps that show it: {len(steps)}."
         yield Finding(kind, text, e.at, (), {"steps": shift}, is_certain=late or not alone)
         return
 
@@ -45,13 +42,10 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
             continue
         a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
         where = "in other elements, or is of another kind" if a and b else f"in {'AB'[not a]} alone"
-        text = (
-            f"From step {step} on NaN or infinity stands {where}: {a} in A, {b} in B, "
-            f"in {len(lost)} of {len(row)} leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
-        )
-        found = proven("nonfinite", text, step, e.labels(lost))
+        text = f"From step {step} on NaN or infinity stands {where}: {a} in A, {b} in B, in {len(lost)} of {len(row)} "
+        text += f"leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
         if later == (e.step is not None and step > e.step):
-            yield replace(found, is_fault=not later)
+            yield proven("nonfinite", text, step, e.labels(lost), is_fault=not later)
         return
 
 
@@ -59,10 +53,8 @@ def data(e: Evidence) -> Iterator[Finding]:
     """Batches that both recorded, and that hold other values at the step where the runs part."""
     name = next((name for name, one, other in batches(e, e.at) if not _same(one, other, e.limit)), None)
     if name is not None:
-        text = (
-            f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or in another "
-            "order, or prepare it otherwise; if it comes out of it, the runs part before their gradients do."
-        )
+        text = f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or prepare it "
+        text += "otherwise; if it comes out of it, the runs part before their gradients do."
         yield proven("data", text, e.at)
 
 
@@ -110,13 +102,12 @@ def initial(e: Evidence) -> Iterator[Finding]:
     seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if e.values and there[i].size > 1}
     most_are_others = 2 * sum(is_other for is_other, _ in seen.values()) > len(seen)
     place = next((i for i, (_, way) in seen.items() if way), None)
+    text = f"The {what} differ in {len(bad)} of {len(row)} leaves"
     if place is not None:
-        text = f"The {what} differ: {e.pairs[place].label} in B is A's {seen[place][1]}. "
-        text += f"{len(bad)} of {len(row)} leaves differ."
+        text += f": {e.pairs[place].label} in B is A's {seen[place][1]}."
     else:
         why = ": other seeds or initializers, or weights that were not copied"
-        why = why if most_are_others else f" by up to {number(100 * largest)} %"
-        text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {e.some(bad)}."
+        text += f"{why if most_are_others else f' by up to {number(100 * largest)} %'}: {e.some(bad)}."
     # parameters after a step look like this: gradients that agree tell, or a third step, unless steps are counted apart
     unsure = e.step is None or len(e.steps) < 3 or e.a.steps[0] != e.b.steps[0]
     may_be_late = unsure and place is None and not most_are_others and len(bad) == len(row)

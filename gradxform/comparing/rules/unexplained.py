@@ -23,10 +23,8 @@ def losses(e: Evidence) -> Iterator[Finding]:
     step = next((step for step in e.steps if step == e.step or e.loss_gap(step)), e.step)
     if step != e.step and step is not None:
         one, other = unequal(*e.losses[step])
-        text = (
-            f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: another loss is "
-            "reported than is trained (a sum, a running mean), or a part of it has no gradient (a detached penalty)."
-        )
+        why = "another loss is reported than is trained, or a part of it has no gradient (a detached penalty)"
+        text = f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: {why}."
         yield proven("loss", text, step, (), dict(zip("ab", e.losses[step], strict=True)))
 
 
@@ -36,18 +34,16 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
     if one != other:
         text = (
             f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {e.arithmetic.budget:.2g} "
-            f"are taken for the rounding of {e.arithmetic.name}."
         )
+        text += "are taken for rounding."
         yield proven("precision", text, e.steps[0], (), {"unit": e.arithmetic.unit}, frozenset(), is_fault=False)
 
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
     if not e.begins and not ("parameters" in e.rows and e.values) and 2 * len(e.bad) > len(e.significant):
-        text = (
-            f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: other optimizers, other "
-            "data, or rounding that has grown. Record parameters in both runs (parameters=), and batches, to decide."
-        )
+        why = "other optimizers, other data, or rounding that has grown. Record parameters in both runs, and batches"
+        text = f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: {why}, to decide."
         yield Finding("optimizer", text, e.at, e.labels(e.bad))
 
 
@@ -69,12 +65,11 @@ def grown(e: Evidence) -> Iterator[Finding]:
     if any(e.distance(i).apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
         return
     if _parameters_agree(e):
-        known = ["the parameters"] * ("parameters" in e.rows) + ["the losses"] * (gap == 0)
         text = (
             f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, "
-            f"by {e.distance(e.worst_pair).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} "
-            "still agree: rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other "
-            "side. Later steps belong to two trainings and tell nothing."
+            f"by {e.distance(e.worst_pair).relative:.2g} at most, while parameters, losses or other leaves agree: "
+            "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later "
+            "steps tell nothing."
         )
         yield Finding("grown", text, e.at, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
 
@@ -103,8 +98,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
     for side, own, other in zip(e.sides, stored, stored[::-1], strict=True):
         if own and own != other and _rounding(e):
             text = (
-                f"{side.name} computes in {own}: most of its gradients are {own} numbers, kept as float32. The "
-                "differences have the size of its rounding."
+                f"{side.name} computes in {own}: most of its gradients are {own} numbers, and differ by its rounding."
             )
             yield proven("precision", text, e.at, (), {"unit": BY_NAME[own].unit})
             return
@@ -131,26 +125,20 @@ def vague(e: Evidence) -> Iterator[Finding]:
     one, other = (e.total(e.at, place) or math.inf for place in (0, 1))
     similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row if d is not None)
     ratio = other / one if math.isfinite(one + other) else 0.0
+    small = largest < constants.SMALL and measured and not any(d.apart for d in distances)
     if many and fits and e.begins and not directed:
-        kind, what = "precision", "TF32 or float16" if fits == "TF32" else fits
-        text = f"The differences have the size of {what} rounding and no direction: either one run computes in lower "
-        text += "precision, or a layer differs a little (an approximate GELU)."
-    elif directed and largest < constants.SMALL and measured and not any(d.apart for d in distances):
-        if not e.bad and np.median(directions) < constants.DIRECTED:
-            return
-        kind, text = "constant", f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: "
-        text += (
-            "either another epsilon or constant (such as label smoothing), or a variance over n in one and n - 1 in "
+        kind, text = (
+            "precision",
+            f"The differences have the size of {fits.replace('TF32', 'TF32 or float16')} rounding ",
         )
-        text += "the other."
+        text += "and no direction: either a lower precision in one run, or a layer that differs a little (GELU)."
+    elif directed and small and (e.bad or np.median(directions) >= constants.DIRECTED):
+        kind, text = "constant", f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: "
+        text += "either another epsilon or constant (such as label smoothing), or a variance over n or n - 1."
     elif many and similarity < constants.UNRELATED and 0.5 < ratio < 2:
         data = "" if any(True for _ in batches(e, e.at)) else ", or other batches or labels, or in another order"
-        kind, text = (
-            "unrelated",
-            f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}), and their ",
-        )
-        text += f"norms are alike (B/A {number(ratio)}): either dropout or augmentation in one{data}, or another "
-        text += "computation (a mask)."
+        kind, text = "unrelated", f"The {e.tree} of step {e.at} point elsewhere (cosine {number(similarity)}, B/A "
+        text += f"{number(ratio)}): either dropout or augmentation in one{data}, or another computation (a mask)."
     elif e.bad:
         begin = "Rounding does not explain the differences" if exact else "The differences exceed the tolerance"
         kind, text = "unknown", f"{begin}, and no rule knows their cause."
@@ -162,22 +150,21 @@ def vague(e: Evidence) -> Iterator[Finding]:
 
 def _where_to_look(e: Evidence) -> str:
     """When it began, and where to look, by the losses."""
-    why = "either something changes then (a schedule, the data), or the optimizers move the parameters otherwise."
-    since = "" if e.begins else f" {_agreed(e)}: {why}"
+    since = "" if e.begins else f" {_agreed(e)}: either something changes then (a schedule, the data), or the "
+    since += "" if e.begins else "optimizers move the parameters otherwise."
     values = e.losses.get(e.at, (math.nan, math.nan))
     if e.loss_gap(e.at) and (e.begins or "parameters" in e.rows):  # else the parameters may differ
-        one, other = unequal(*values)
-        return f"{since} The losses differ too ({one} and {other}): look at the way forward, and the loss."
-    look = " The losses agree: look first at the way back, and at what is done to gradients before they are recorded."
+        return (
+            f"{since} The losses differ too ({' and '.join(unequal(*values))}): look at the way forward, and the loss."
+        )
     close = constants.CLOSE * e.arithmetic.unit * max(map(abs, values))  # the rounding of a sum
-    return since + look * (abs(values[0] - values[1]) <= close)
+    agree = abs(values[0] - values[1]) <= close
+    return since + " The losses agree: look first at the way back, and at what follows it." * agree
 
 
 def where(e: Evidence) -> Iterator[Finding]:
     """The first step and leaf at which runs part."""
     worst, count = e.worst_pair, sum(d is not None for d in e.row)
-    text = (
-        f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
-        f"{e.distance(worst).relative:.2g}, in {e.pairs[worst].label}."
-    )
+    text = f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
+    text += f"{e.distance(worst).relative:.2g}, in {e.pairs[worst].label}."
     yield proven("where", text, e.at, e.labels(e.bad), {}, frozenset(), is_fault=False)
