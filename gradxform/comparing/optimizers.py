@@ -135,8 +135,9 @@ def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Sett
     for names in numbers or usual:
         if best.error <= TELLING_UNITS * run.unit or not {*names} <= {*columns, "rates"}:
             continue
+        found: dict[str, Any] = {}
         if names == ("rates",):
-            rates, found = np.median((wanted / first)[:, ::2], axis=1), {}
+            rates = np.median((wanted / first)[:, ::2], axis=1)
         else:
             found = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
             found.pop("product", None)

@@ -159,7 +159,7 @@ def _times(e: Evidence, found: float) -> Finding:
         equal, unknown = abs(loss - 1) <= e.slack, math.isnan(loss)
         text += ", and the losses are equal" if equal else "" if unknown else f", and the loss {number(loss)} times"
         why = [f"the loss is {means}"] if unknown else ["it is reported otherwise than it is used"] * (not equal)
-        why += ["a loss scale that is not undone", "microbatches or devices that are summed in one"]
+        why += ["a loss scale that is not undone", "a sum over microbatches or devices"]
         text += f": either {', or '.join(why + ['all clipped together'] * (not no_clip))}."
         text += " Recorded losses would tell." * unknown
     return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
@@ -174,7 +174,7 @@ def _factor_at(e: Evidence, step: int) -> float:
     return ab / aa if aa and bb - ab * ab / aa <= e.slack**2 * bb else 0.0
 
 
-Way = Callable[[Any, int], Any]
+Way = Callable[..., Any]
 """What leads from a leaf of one run, or from some elements of several, at a step, to those of the other."""
 
 

@@ -161,11 +161,11 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     if not runs or not all(candidates):
         return None
     pair = nearest(*candidates)
-    found = {field: numbers for field in _FIELDS if (numbers := _unequal(field, *pair))}
-    if not found:
+    found = {field: both for field in _FIELDS if (both := _unequal(field, *pair))}
+    alike, first = pair[0].family == pair[1].family, next(iter(found), "")
+    if not first:
         return None
-    alike = pair[0].family == pair[1].family
-    kind, numbers = _FIELDS[first := next(iter(found))][0], dict(zip("ab", found[first], strict=True))
+    kind, numbers = (_FIELDS[first][0], dict(zip("ab", found[first], strict=True))) if alike else ("optimizer", {})
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
     count, batches = min(int(run.steps.sum()) for run in runs), runs[0].batches
     proven = all(_is_proven(setting, count, budget) for setting in pair)
@@ -177,7 +177,6 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     )
     text += f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
     text += "." if proven else ". Other settings may move so as well: record more steps to decide."
-    kind, numbers = (kind, numbers) if alike else ("optimizer", {})
     certain = proven and (batches == 1 or kind != "epsilon")  # which a mean in one run looks like
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
