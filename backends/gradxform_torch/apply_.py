@@ -14,13 +14,11 @@ from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
 from gradxform.backend.host import threads
 from gradxform.backend.protocol import Row
-from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import Holder, extra_of
+from gradxform.core.holder import Holder, Ran, extra_of
 from gradxform.core.leaves import once
 from gradxform.core.transform import Context
-from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import check_waits
 from gradxform_torch import private
@@ -180,14 +178,12 @@ def holder_of(tx: GradientTransformation, named: Named, given: Any = None) -> Ho
 
 def _absent(given: Any, named: Named) -> dict[str, str]:
     """Names of a module's parameters that have no path, and why."""
-    if not isinstance(given, torch.nn.Module):
-        return {}
     own, found = {id(parameter): name for name, parameter in reversed(named)}, {}
-    for name, parameter in given.named_parameters(remove_duplicate=False):
-        other = own.get(id(parameter))
-        frozen = "" if parameter.requires_grad else "does not require gradients and "
-        why = f"{frozen}is not in the optimizer" if other is None else f"is tied to {other.replace('.', '/')!r}"
+    every = given.named_parameters(remove_duplicate=False) if isinstance(given, torch.nn.Module) else ()
+    for name, parameter in every:
+        frozen, other = "" if parameter.requires_grad else "does not require gradients and ", own.get(id(parameter))
         if other != name:
+            why = f"{frozen}is not in the optimizer" if other is None else f"is tied to {other.replace('.', '/')!r}"
             found[name.replace(".", "/")] = why
     return found
 
@@ -220,24 +216,25 @@ def transformed(
     given = holder.view(gradients, inplace=True)
     if given is None:
         return state, None
-    if holder.tx.stateful:
-        align.check_state(given, state)
     with torch.no_grad():
         if scale is not None:
             given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        params, own = holder.by_key(holder.variables), 0 if found_inf is not None else bytes_at_once(gradients)
-        context = Context(params, extra_of(value), own, flushes=flushes)
-        view, new = holder.tx.rule(given, state, context)
-        norm = norm_before(given, view, holder.tx)
-        _write(holder.variables, gradients, view.results(), view.skipped(), holder.tx.stateful)
-        return next_state(view, state, new, found_inf) if fixed and holder.tx.stateful else new, norm
+        own = bytes_at_once(gradients, found_inf)
+        context = Context(holder.by_key(holder.variables), extra_of(value), own, flushes=flushes)
+        found = holder.run(given, state, context)
+        norm = norm_before(holder, found)
+        _write(holder.variables, gradients, found.after.results(), found.after.skipped(), holder.tx.stateful)
+        return next_state(found, state, found_inf) if fixed and holder.tx.stateful else found.state, norm
 
 
-def bytes_at_once(tensors: Row) -> float:
-    """How many bytes of a state to overwrite at a time: on an accelerator or compiled all, in one launch."""
-    return threads.PART if place_of(tensors) == HOST else math.inf
+def bytes_at_once(tensors: Row, found_inf: Any) -> float:
+    """How many bytes of a state to overwrite at a time: on an accelerator or compiled all, in one launch.
+
+    Zero if a loss scaler may refuse the step.
+    """
+    return 0 if found_inf is not None else threads.PART if place_of(tensors) == HOST else math.inf
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:
@@ -267,12 +264,13 @@ def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[in
 # --- norms and states ------------------------------------------------------------------------------------------------
 
 
-def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefore | None:
+def norm_before(holder: Holder, ran: Ran) -> NormBefore | None:
     """The input's norm, if the transform measured it; along axes, over all devices."""
-    known = given.norm_before(left, along=bool(tx.traits.axes)) if given.leaves else None
+    leaves = ran.before.leaves
+    known = ran.before.norm_before(ran.after, along=bool(holder.tx.traits.axes)) if leaves else None
     if known is None:
         return None
-    device = given.leaves[0].device
+    device = leaves[0].device
 
     def norm() -> torch.Tensor:
         found = known()
@@ -284,11 +282,12 @@ def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefo
     return norm
 
 
-def next_state(view: Tree, state: Any, new: Any, found_inf: Any) -> Any:
+def next_state(ran: Ran, state: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
+    new = ran.state
     if found_inf is not None:
-        new = stateful.either(view, backend.compute(formulas.equal, found_inf, 0.0), new, state)
-    return new if place_of(view.leaves) == HOST else in_place(state, new)
+        new = stateful.either(ran.before, backend.compute(formulas.equal, found_inf, 0.0), new, state)
+    return new if place_of(ran.before.leaves) == HOST else in_place(state, new)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -140,14 +140,12 @@ class Attached:
     _optimizer: Callable[[], torch.optim.Optimizer | None] = staticmethod(lambda: None)
     """The optimizer; None if it is gone or the handle was removed."""
     _hooks: Sequence[Any] = ()
-    _place: tuple[Sequence[str], Any, Any] = (), None, None
-    """Paths, shapes and the device of the parameters that the state is for."""
+    _place: Sequence[tuple[str, Any, Any]] = ()
+    """Path, shape and device of each parameter that the state is for."""
     _norm: NormBefore | None = None
     _recorder: Recorder | None = None
     _before: tuple[Holder, Row] | None = None
     """The parameters, and copies of them before the step whose updates are transformed."""
-    _loaded: Any = None
-    """A state that is being loaded."""
     _flushes = False
     _value: Any = None
     """The loss of the step, if the transform needs it."""
@@ -167,11 +165,10 @@ class Attached:
         if on == UPDATES:
             self._hooks += [optimizer.register_step_post_hook(disable(self._after_step))]
         if tx.stateful:
-            self._found(optimizer)
+            self._take(optimizer, optimizer.param_groups[0])
             self._hooks += [
                 optimizer.register_state_dict_post_hook(self._save),
-                optimizer.register_load_state_dict_pre_hook(self._begin_loading),
-                optimizer.register_load_state_dict_post_hook(self._end_loading),
+                optimizer.register_load_state_dict_pre_hook(self._load),
             ]
         _attached.setdefault(optimizer, []).append(self)
 
@@ -185,7 +182,10 @@ class Attached:
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state = self._fitted(state)
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._parameters(optimizer)
+        self._state = matched("torch.attach", state, self._state)
 
     @property
     def norm(self) -> torch.Tensor | None:
@@ -202,7 +202,7 @@ class Attached:
     def paths(self) -> list[str]:
         """Current paths of the optimizer's parameters; of the state if it is attached to nothing."""
         optimizer = self._optimizer()
-        return list(self._place[0]) if optimizer is None else paths_of(named_of(optimizer))
+        return [path for path, *_ in self._place] if optimizer is None else paths_of(named_of(optimizer))
 
     def record(self, recorder: Recorder, start: int = 0) -> None:
         """Record each step from now on, by what `gradxform.record` returned.
@@ -277,55 +277,41 @@ class Attached:
 
     # --- states ------------------------------------------------------------------------------------------------------
 
-    def _fitted(self, given: Any) -> Any:
-        """A state from elsewhere, for the parameters that the optimizer has now."""
-        optimizer = self._optimizer()
-        like = self._state if optimizer is None else first_state(holder_of(self.tx, named_of(optimizer)))
-        return matched("torch.attach", given, like)
-
-    def _found(self, optimizer: torch.optim.Optimizer) -> Any:
-        """The first state; that of a state_dict which the optimizer loaded earlier, if it is left in its groups."""
-        key = self._key(optimizer)
-        group = optimizer.param_groups[0]
-        if key not in group:
-            return
-        try:
-            self.state = group[key]
-        except (TypeError, ValueError) as error:
-            why = str(error).removeprefix("torch.attach: ")
-            raise ValueError(
-                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {why}. "
-                f"Attach the transformation of that run, or drop its state: optimizer.param_groups[0].pop({key!r})"
-            ) from error
-        del group[key]
-
     def _key(self, optimizer: torch.optim.Optimizer) -> str:
-        """Key in a state_dict, beside "state" and "param_groups"; numbered if several transforms are attached."""
+        """Key in the first group of a state_dict; numbered if several transforms are attached."""
         place = _KEYS[self.on]
         peers = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful and handle.on == self.on]
         rank = peers.index(self) if self in peers else len(peers)
         return f"{place}_{rank}" if rank else place
 
     def _save(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        key, groups = self._key(optimizer), state_dict["param_groups"]
-        state_dict[key] = by_path(self._state)
-        groups[:1] = [{**group, key: state_dict[key]} for group in groups[:1]]  # where unknown keys are kept
+        """Add the state to the first group, where PyTorch keeps unknown keys."""
+        groups = state_dict["param_groups"]
+        groups[0] = {**groups[0], self._key(optimizer): by_path(self._state)}
 
-    def _begin_loading(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        key, groups = self._key(optimizer), state_dict["param_groups"]
-        given = next((own[key] for own in (state_dict, *groups[:1]) if key in own), None)
-        self._loaded = None if given is None else self._fitted(given)
-        if given is None:
-            warnings.warn(
-                f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
-                UserWarning,
-                stacklevel=3,
-            )
+    def _load(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Take the state before the optimizer loads the rest."""
+        groups = list(map(dict, state_dict["param_groups"]))
+        if groups and not self._take(optimizer, groups[0]):
+            why = f"the state_dict has no state of {self.tx!r}, which goes on with the state that it has"
+            warnings.warn(f"torch.attach: {why}", UserWarning, stacklevel=3)
+        return {**state_dict, "param_groups": groups}
 
-    def _end_loading(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._loaded is not None:
-            self._state, self._loaded = self._loaded, None
-            optimizer.param_groups[0].pop(self._key(optimizer), None)
+    def _take(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+        """Take the state that was saved in a group, if there is one."""
+        key = self._key(optimizer)
+        if key not in group:
+            return False
+        try:
+            self.state = group[key]
+        except (TypeError, ValueError) as error:
+            why = str(error).removeprefix("torch.attach: ")
+            raise ValueError(
+                f"torch.attach: the state_dict has a state that is not of {self.tx!r}: {why}. Attach the transform of "
+                f"that run, or drop its state: write param_groups[0].pop({key!r}), of the state_dict or the optimizer"
+            ) from error
+        del group[key]
+        return True
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> Holder:
         """The parameters now; the state gets groups added since, and follows them to another device."""
@@ -354,9 +340,8 @@ class Attached:
         if is_for_show(optimizer, args, kwargs):
             return None
         handles = _attached[optimizer]
-        if self is handles[0]:
-            needed = any("value" in handle.tx.traits.needs for handle in handles)
-            value = kwargs.pop("value", None) if needed else None
+        if self is handles[0] and any("value" in handle.tx.traits.needs for handle in handles):
+            value = kwargs.pop("value", None)
             for handle in handles:
                 handle._value = value
         given, closure = self._value, kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -364,28 +349,27 @@ class Attached:
             holder = self._parameters(optimizer)
             self._before = holder, copied(holder, closure is not None, self._is_recorded())
             return None
+        self._value = None  # which holds its graph
         if closure is None:
-            self._transform(optimizer)
+            self._transform(optimizer, given)
             return None
 
         def transformed_closure() -> Any:  # the closure computes the gradients, inside of the step
             with torch.enable_grad():
                 loss = closure()
-            self._value = loss if given is None else given
-            self._transform(optimizer)
+            self._transform(optimizer, loss if given is None else given)
             return loss
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": transformed_closure}
         return (args[0], transformed_closure, *args[2:]), kwargs
 
-    def _transform(self, optimizer: Any) -> None:
+    def _transform(self, optimizer: Any, value: Any) -> None:
         holder = self._parameters(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         given = self._recorded(holder, scale)
-        own = {"flushes": self._flushes, "value": self._value}
-        self._value = None  # which holds its graph
+        own = {"flushes": self._flushes, "value": value}
         self._state, self._norm = transformed(holder, self._state, scale, found_inf, fixed=True, **own)
         if scale is not None:
             optimizer.grad_scale = None
@@ -440,9 +424,9 @@ def by_path(state: Any) -> dict[str, torch.Tensor]:
     return {path: leaf for path, leaf in leaves if leaf is not None}
 
 
-def _place_of(holder: Holder) -> tuple[Sequence[str], Any, Any]:
-    """Paths and shapes of parameters, and the device of the first."""
-    return holder.paths, [p.shape for p in holder.variables], holder.variables[0].device if holder.variables else None
+def _place_of(holder: Holder) -> Sequence[tuple[str, Any, Any]]:
+    """Path, shape and device of each parameter."""
+    return [(path, p.shape, p.device) for path, p in zip(holder.paths, holder.variables, strict=True)]
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:

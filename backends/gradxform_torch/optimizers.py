@@ -8,6 +8,7 @@ import torch
 
 from gradxform.backend.protocol import Row
 from gradxform.core.holder import Holder, extra_of, with_updates
+from gradxform.core.leaves import put
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
@@ -53,11 +54,9 @@ def copied(holder: Holder, closure: bool, every: bool) -> list[torch.Tensor | No
     None for the others, unless every one is wanted.
     """
     own = [p.detach() for p in holder.variables]
-    reached = zip(holder.reached(own), holder.variables, strict=True)
-    chosen = [(every or there) and (closure or p.grad is not None) for there, p in reached]
-    with torch.no_grad():
-        copies = iter(backend.copied([p for p, there in zip(own, chosen, strict=True) if there]))
-    return [next(copies) if there else None for there in chosen]
+    reached = enumerate(zip(holder.reached(own), holder.variables, strict=True))
+    chosen = [i for i, (there, p) in reached if (every or there) and (closure or p.grad is not None)]
+    return put([None] * len(own), chosen, backend.copied([own[i] for i in chosen]))
 
 
 def restore(holder: Holder, old: Row) -> None:
@@ -80,8 +79,7 @@ def moved(
     old = [before if p.grad is not None else None for before, p in zip(old, parameters, strict=True)]
     with torch.no_grad():
         new = [p.detach() for p in parameters]
-        own = 0 if found_inf is not None else bytes_at_once(new)
-        context = Context(old, extra_of(value), own, flushes=flushes)
+        context = Context(old, extra_of(value), bytes_at_once(new, found_inf), flushes=flushes)
         found = holder.added(old, new, state, gradients, context)
         if found is None:
             return state, None, None
@@ -90,10 +88,10 @@ def moved(
             goes_on = backend.compute(formulas.equal, found_inf, 0.0)
             due = goes_on if due is True else due * goes_on
         whole = all(before is not None or p.grad is None for before, p in zip(old, parameters, strict=True))
-        norm = norm_before(found.before, found.after, holder.tx) if whole else None
+        norm = norm_before(holder, found) if whole else None
         after = found.after.settled()
         _write(parameters, old, after, due)
-        return next_state(found.before, state, found.state, found_inf), norm, after
+        return next_state(found, state, found_inf), norm, after
 
 
 def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:

@@ -29,8 +29,8 @@ class Step(NamedTuple):
     state: Any
 
 
-class Added(NamedTuple):
-    """What a transformation made of the updates that an optimizer has added."""
+class Ran(NamedTuple):
+    """What a transformation made of gradients, or of the updates that an optimizer has added."""
 
     before: Tree
     after: Tree
@@ -117,7 +117,7 @@ class Holder:
         view = self.view(arrays) if self.tx.traits.selections else None
         return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
 
-    def added(self, old: Row, new: Row, state: Any, gradients: Row, context: Context) -> Added | None:
+    def added(self, old: Row, new: Row, state: Any, gradients: Row, context: Context) -> Ran | None:
         """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
         there = [i for i, value in enumerate(old) if value is not None]
         columns = [[values[i] for i in there] for values in (new, old)]
@@ -125,13 +125,16 @@ class Holder:
         view = self.view(put([None] * len(old), there, found), inplace=True)
         if view is None:
             return None
-        if self.tx.stateful:
-            align.check_state(view, state)
         extra = context.extra
         if "gradients" in self.tx.traits.needs:
             extra = {**extra, "gradients": None if context.flushes else self.by_key(gradients)}
-        context = context._replace(params=self.by_key(old), extra=extra, added=True)
-        return Added(view, *self.tx.rule(view, state, context))
+        return self.run(view, state, context._replace(params=self.by_key(old), extra=extra, added=True))
+
+    def run(self, view: Tree, state: Any, context: Context) -> Ran:
+        """Transform a view, with a state that the user may have taken from elsewhere."""
+        if self.tx.stateful:
+            align.check_state(view, state)
+        return Ran(view, *self.tx.rule(view, state, context))
 
     # --- states --------------------------------------------------------------------------------------------------
 
