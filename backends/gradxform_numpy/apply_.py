@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gradxform import GradientTransformation
-from gradxform.backend.host import threads
 from gradxform.backend.lookup import owner
 from gradxform.core import align
 from gradxform.core.foreign import as_transformation
@@ -74,7 +73,7 @@ def apply_(
     if tx.stateful:
         align.check_state(view, state)
     extra = {name: given for name, given in (("gradients", gradients), ("value", value)) if given is not None}
-    view, state = tx.rule(view, state, Context(params, extra, owned=threads.PART))
+    view, state = tx.rule(view, state, Context(params, extra, owned=True))
     for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:
             np.copyto(old, new)

@@ -92,6 +92,7 @@ class NumPy(kernels.Readable, Plain):
 
     compute = staticmethod(host.compute)
     norms = staticmethod(host.norms)
+    overwrite = staticmethod(kernels.overwrite)
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""

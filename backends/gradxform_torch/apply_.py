@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
-from gradxform.backend.host import threads
 from gradxform.backend.protocol import Row
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
@@ -221,20 +219,11 @@ def transformed(
             given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        own = bytes_at_once(gradients, found_inf)
-        context = Context(holder.by_key(holder.variables), extra_of(value), own, flushes=flushes)
+        context = Context(holder.by_key(holder.variables), extra_of(value), found_inf is None, flushes=flushes)
         found = holder.run(given, state, context)
         norm = norm_before(holder, found)
         _write(holder.variables, gradients, found.after.results(), found.after.skipped(), holder.tx.stateful)
         return next_state(found, state, found_inf) if fixed and holder.tx.stateful else found.state, norm
-
-
-def bytes_at_once(tensors: Row, found_inf: Any) -> float:
-    """How many bytes of a state to overwrite at a time: on an accelerator or compiled all, in one launch.
-
-    Zero if a loss scaler may refuse the step.
-    """
-    return 0 if found_inf is not None else threads.PART if place_of(tensors) == HOST else math.inf
 
 
 def clear(parameters: Sequence[torch.Tensor]) -> None:

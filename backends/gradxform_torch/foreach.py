@@ -135,7 +135,7 @@ def combination(
     out: list[Any] = [None] * count
     for places in groups:
         some, by = ([[column[i] for i in places] for column in each] for each in (columns, weights))
-        out = put(out, places, _added(some, by, None if into is None else [into[i] for i in places]))
+        out = put(out, places, added(some, by, None if into is None else [into[i] for i in places]))
     return out
 
 
@@ -145,11 +145,11 @@ def _is_fused(columns: Columns, i: int) -> bool:
     return row[0].is_cpu or {x.dtype for x in row} == {sums_dtype(row[0])}
 
 
-def _added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] | None) -> Tensors:
-    """Add up columns of one dtype each."""
+def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] | None) -> Tensors:
+    """Add up columns of one dtype each; overwrite `into` where it is one of the columns."""
     if columns[0][0].is_complex():
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
-        return list(map(torch.view_as_complex, _added(parts, weights, None)))
+        return list(map(torch.view_as_complex, added(parts, weights, None)))
     dtype = sums_dtype(columns[0][0])
     wide = [column if column[0].dtype == dtype else [x.to(dtype) for x in column] for column in columns]
     terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,11 +14,11 @@ import torch
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import threads
 from gradxform.backend.host.kernels import Readable
-from gradxform.backend.protocol import Axes, Columns, Given, Row
+from gradxform.backend.protocol import Axes, Columns, Given, Row, Steps
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Formula, weighted
-from gradxform_torch import foreach
+from gradxform_torch import foreach, parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import are_writable, is_writable
 
@@ -99,6 +100,28 @@ class Host(Readable, foreach.Eager):
         if formula is weighted:
             found = foreach.combination(columns, numbers, factors, out)
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
+
+    def overwrite(self, columns: Columns, steps: Steps, factors: Given = None) -> bool:
+        """Overwrite real columns with sums; not in half precision, nor by numbers that float32 does not hold."""
+        by = [[1.0 if weight is None else float(weight) for weight in terms.values()] for _, terms in steps]
+        factors = factors and list(map(float, factors))
+        kinds, every = [leaf.dtype for leaf in columns[0]], [*itertools.chain(*columns)]
+        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in {1.0, *(factors or ())}})
+        if [x.dtype for x in every] != kinds * len(columns) or not _PLAIN.issuperset(kinds) or any(extreme):
+            return False
+        if not all(are_writable(every)):
+            return False
+        for places in parts.grouped([leaf.numel() for leaf in columns[0]], kinds):
+            rows: list[Any] = [*[[column[i] for i in places] for column in columns], None]
+            for (target, terms), weights in zip(steps, by, strict=True):
+                if not terms:
+                    private.foreach_zero_(rows[target])
+                    continue
+                each = [[weight] * len(places) for weight in weights]
+                if factors and 0 in terms:
+                    each[0] = [weights[0] * factors[i] for i in places]
+                rows[target] = foreach.added([rows[term] for term in terms], each, rows[target])
+        return True
 
     def peer_norm(
         self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None

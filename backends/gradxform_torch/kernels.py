@@ -43,8 +43,8 @@ class Torch(Sharded):
 
 for _name in (
     *("norms", "groups", "norms_over", "sum_over", "inner_products", "centered", "multiply", "multiply_over", "divide"),
-    *("clip", "elementwise", "each", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm", "alongside"),
-    "custom_backward",
+    *("clip", "elementwise", "overwrite", "each", "of_matrices", "largest", "cast", "copied", "zeros", "peer_norm"),
+    *("alongside", "custom_backward"),
 ):
     setattr(Torch, _name, _chosen(_name))
 backend = Torch()

@@ -14,7 +14,7 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import is_due
 from gradxform_torch import private
-from gradxform_torch.apply_ import Named, NormBefore, bytes_at_once, next_state, norm_before
+from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
 from gradxform_torch.dtensor import local
 from gradxform_torch.kernels import backend
 
@@ -79,7 +79,7 @@ def moved(
     old = [before if p.grad is not None else None for before, p in zip(old, parameters, strict=True)]
     with torch.no_grad():
         new = [p.detach() for p in parameters]
-        context = Context(old, extra_of(value), bytes_at_once(new, found_inf), flushes=flushes)
+        context = Context(old, extra_of(value), found_inf is None, flushes=flushes)
         found = holder.added(old, new, state, gradients, context)
         if found is None:
             return state, None, None

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -27,6 +27,11 @@ Given = Row | None
 """The same, if it is given."""
 Columns = Sequence[Sequence[Array]]
 """The leaves, and the arrays beside them."""
+Steps = Sequence[tuple[int, Mapping[int, Any]]]
+"""Each step has the column to overwrite, and the weights of the columns to add up, None for one; without any, zeros.
+
+The column after those given is temporary.
+"""
 
 
 class Devices(Protocol):
@@ -306,6 +311,14 @@ class Backend(abc.ABC):
             return elementwise.of_leaf(formula, xp, (leaf, *others), numbers, factor, static)
 
         return self._of_each(of_leaf, columns[0], each_factor, *columns[1:])
+
+    def overwrite(self, columns: Columns, steps: Steps, factors: Given = None) -> bool:
+        """Overwrite columns with weighted sums, step by step, on parts of the leaves that stay in the cache.
+
+        With factors, column 0 is multiplied by them where a step reads it. False if the backend cannot; then nothing
+        has changed.
+        """
+        return False
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Compute a formula that selects and does not round, in the leaves' dtypes; possibly written into `out`."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Axes, Backend, Row
+from gradxform.backend.protocol import Axes, Backend, Row, Steps
 from gradxform.core import align
 from gradxform.core.arguments import static
 from gradxform.core.leaves import INEXACT, NARROW, put
@@ -137,33 +135,27 @@ def blend(
     error calls the tree `what`.
     """
     old, other = align.of_state(dense, tree, what)
-
-    def step(part: Tree, old: Row) -> tuple[Tree, Row]:
-        new = part.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
-        if multiple is None:
-            return shown(part, new, context, factor), new
-        return part.written(weighted, new, numbers=[None, multiple]), new
-
-    out, new = in_parts(dense, context, step, old)
+    last = {1: factor} if multiple is None else {0: None, 1: multiple}
+    out = overwritten(dense, old, [(1, dict(enumerate(weights))), (0, last)], context)
+    if out is not None:
+        return out, other.replaced(dense, old)
+    new = dense.mapped(weighted, old, numbers=weights, out=old if context.owned else None)
+    if multiple is None:
+        out = shown(dense, new, context, factor)
+    else:
+        out = dense.written(weighted, new, numbers=[None, multiple])
     return out, other.replaced(dense, new)
 
 
-def in_parts(dense: Tree, context: Any, step: Callable[[Tree, Row], tuple[Tree, Row]], old: Row) -> tuple[Tree, Row]:
-    """Apply a step to the active leaves and those of a state; return the leaves and the new state.
+def overwritten(dense: Tree, old: Row, steps: Steps, context: Any) -> Tree | None:
+    """Overwrite the active leaves, column 0, and those of a state, column 1, as `Backend.overwrite` does.
 
-    Where both are overwritten, a part of the leaves at a time stays in the cache from one pass to the next. In several
-    parts factors are applied; in one they stay pending.
+    None if they are not owned or the backend cannot; then nothing has changed.
     """
-    apart = 0 < context.owned < math.inf and not dense.groups  # other devices have other parts
-    sizes = [leaf.nbytes for leaf in old] if apart else []
-    if sum(sizes) <= context.owned:
-        return step(dense, old)
-    out, found, ends = dense, list[Any](), list(itertools.accumulate(sizes))
-    for _, places in itertools.groupby(range(len(old)), lambda place: ends[place] // context.owned):
-        some = list(places)
-        out, new = step(out._replace(chosen=[dense.chosen[place] for place in some]), [old[place] for place in some])
-        out, found = out.settled(), [*found, *new]
-    return out._replace(chosen=dense.chosen), found
+    own = dense.memory() if context.owned else None
+    if own is None or not dense.backend.overwrite([own, old], steps, dense.each_factor(dense.chosen)):
+        return None
+    return dense.given(own)
 
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
@@ -232,7 +224,7 @@ def applied_if(
     if known and not inner.traits.stops:
         own = [view.leaves[i] for i in view.chosen]
         return view.given(view.backend.zeros(own, view.is_owned(view.chosen))), state
-    new, after = inner.rule(given(), state, context._replace(owned=0))
+    new, after = inner.rule(given(), state, context._replace(owned=False))
     return _chosen(new, condition), either(view, condition, after, state)
 
 

@@ -55,8 +55,8 @@ class Context(NamedTuple):
 
     params: Any
     extra: Mapping[str, Any]
-    owned: float = 0
-    """How many bytes of the state to overwrite at a time; 0 if its arrays may not be overwritten, infinity for all."""
+    owned: bool = False
+    """Whether the state's arrays may be overwritten."""
     added: bool = False
     """Whether these are updates that an optimizer adds to parameters, so that they point against the gradients."""
     flushes: bool = False

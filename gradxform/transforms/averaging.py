@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from gradxform.backend.protocol import Steps
 from gradxform.core import align
 from gradxform.core.arguments import Scalar, limit, static, unit_interval
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import advanced, between, blend, shares, stored
+from gradxform.core.state import advanced, between, blend, overwritten, shares, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -272,8 +273,11 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
         old, previous = align.of_state(dense, state.previous, "mars: the gradients before")
         most = between(g, gamma, 0.0, math.inf)
         weight = g.backend.compute(_of_change, state.count, most, *shares(g, decay))
-        corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
-        new = g.backend.copied(dense.wide(), old if context.owned else None)
+        steps: Steps = [(2, {0: None, 1: -1.0}), (1, {0: None}), (0, {0: None, 2: weight})]
+        corrected, new = overwritten(dense, old, steps, context), old
+        if corrected is None:
+            corrected = dense.given(dense.mapped(_corrected, old, numbers=[weight]))
+            new = g.backend.copied(dense.wide(), old if context.owned else None)
         out = corrected.scaled(clip_coefficient(corrected.norms(), max_norm))
         return out, MarsState(advanced(g, state.count), previous.replaced(dense, new))
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.errors import short
 from gradxform.backend.lookup import unwrapped
+from gradxform.backend.protocol import Steps
 from gradxform.core import align, holding
 from gradxform.core.arguments import Scalar, count, limit, places, static
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, inside
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import Fresh, applied_if, counted_if, shown, stored, zero_if
+from gradxform.core.state import Fresh, applied_if, counted_if, overwritten, shown, stored, zero_if
 from gradxform.core.transform import (
     Context,
     GradientTransformation,
@@ -257,10 +258,16 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         context = once_flushed(context, [tx])
         due = compute(_is_held, count) if flushes else compute(_is_last, count, every=every)
         known = static(due) and not g.groups  # then sums are either returned or kept
+        by = compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
+        next_count = stored(g, 0.0 if flushes else compute(_next_place, count, every=every), count)
+        if known and not tx.traits.stops:
+            steps: Steps = [(1, {0: unit, 1: None}), *([(0, {1: by}), (1, {})] if due else [(0, {})])]
+            here = overwritten(dense, old, steps, context)
+            if here is not None:
+                out, new = tx.rule(here, state.inner, context) if due else (here, state.inner)
+                return out, AccumulateState(next_count, rest.replaced(dense, old), stored(g, due, state.due), new)
         into = old if context.owned and known else None
         total = dense.mapped(weighted, old, numbers=[unit, None], out=into)
-
-        by = compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
         given: list[Any] = []
 
         def means() -> Tree:
@@ -271,8 +278,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         out, new = applied_if(dense, due, tx, means, state.inner, context)
         own = into is not None and set(map(id, given)).isdisjoint(map(id, total))
         sums = rest.replaced(dense, zero_if(g, due, total, total if own else None))
-        count = stored(g, 0.0 if flushes else compute(_next_place, count, every=every), count)
-        return out, AccumulateState(count, sums, stored(g, due, state.due), new)
+        return out, AccumulateState(next_count, sums, stored(g, due, state.due), new)
 
     def start(fresh: Fresh) -> AccumulateState:
         return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), tx.init(fresh.params))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import abc
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
-from gradxform.backend.protocol import Backend, Columns, Given, Row
+from gradxform.backend.protocol import Backend, Columns, Given, Row, Steps
 from gradxform.numerics import Array, norms, ranking, sums_dtype
 from gradxform.numerics.elementwise import Formula, in_steps, product, weighted, weights_of
 
@@ -96,6 +96,41 @@ def of_leaves(
         if work:
             _do(work, threads.BLOCK if sums else BLOCK)  # a sum has few temporary arrays
     return out
+
+
+def overwrite(columns: Columns, steps: Steps, factors: Given = None) -> bool:
+    """Overwrite arrays of float32 or float64 with weighted sums, block by block; False if one does not fit."""
+    rows, made = list(zip(*columns, strict=True)), dict[Any, _Kernel]()
+    if not all([row[0].dtype.char in "fd" and _fitting(x, row[0], row[0].dtype) is x for row in rows for x in row]):
+        return False
+    work: list[_Work] = []
+    with np.errstate(all="ignore"):
+        for row, factor in zip(rows, factors or [None] * len(rows), strict=True):
+            key = row[0].dtype, factor
+            if key not in made:
+                made[key] = functools.partial(_in_turn, [_sum(*step, *key) for step in steps])
+            work.append((made[key], row, row[0]))
+        _do(work, threads.BLOCK)
+    return True
+
+
+def _sum(target: int, terms: Mapping[int, Any], dtype: Any, factor: Any) -> tuple[int, list[int], _Kernel | None]:
+    """Return a step's target, the columns that it adds up, and the kernel; None for zeros."""
+    if not terms:
+        return target, [], None
+    weights = weights_of(NUMPY, list(terms.values()), factor if 0 in terms else None)
+    by = [_steps(weight, dtype, len(weights) == 1) for weight in weights]
+    return target, list(terms), functools.partial(_combined, dtype, by)
+
+
+def _in_turn(sums: Sequence[tuple[int, list[int], _Kernel | None]], xp: Any, out: Any, *given: Any) -> None:
+    """Overwrite elements of columns step by step; the last column is temporary."""
+    columns = [*given, None]
+    for target, terms, total in sums:
+        if total is None:
+            columns[target].fill(0.0)
+        else:
+            columns[target] = total(xp, columns[target], *[columns[term] for term in terms])
 
 
 def _kind(row: Sequence[Any], factor: Any) -> Any:

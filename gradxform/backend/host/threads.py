@@ -21,8 +21,6 @@ CACHED = 1 << 16
 """Float64 elements that fit the cache."""
 SMALL = 1 << 13
 """Leaves up to this size are computed together."""
-PART = 1 << 23
-"""Bytes of arrays that several passes go over: they stay in the cache from one to the next."""
 _MOST = 4
 
 
