@@ -35,9 +35,9 @@ class Batched(foreach.Eager):
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
-        kinds = REAL | {torch.float64} if ord == math.inf and all([leaf.numel() for leaf in leaves]) else REAL
-        narrow = all([leaf.dtype in kinds and _has_float64(leaf.device) for leaf in leaves])
-        if narrow and (ord in (1, 2) or torch.float64 in kinds):
+        largest = ord == math.inf and all([leaf.numel() for leaf in leaves])
+        kinds = REAL | {torch.float64} if largest else REAL if ord in (1, 2) else set()
+        if all([leaf.dtype in kinds and _has_float64(leaf.device) for leaf in leaves]):
             own = [None] * len(leaves)
             found = foreach.per_kind(lambda some, _: private.foreach_norm(some, ord, torch.float64), leaves, own)
         else:
@@ -58,12 +58,8 @@ class Batched(foreach.Eager):
 
     def _each_norm_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:
         plain = super().norms_over
-
-        def wide(array: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
-            return torch.linalg.vector_norm(array.double(), ord, over, True)
-
-        whole = wide if ord in (1, 2, math.inf) else None
-        return _reduced(leaves, axes, whole, lambda array, over: plain([array], [over], ord))
+        wide = functools.partial(torch.linalg.vector_norm, ord=ord, keepdim=True) if ord in (1, 2, math.inf) else None
+        return _reduced(leaves, axes, wide, lambda array, over: plain([array], [over], ord))
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, rounded once."""
@@ -89,9 +85,13 @@ class Batched(foreach.Eager):
 
     def centered(self, leaves: Sequence[torch.Tensor], axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Subtract the means of slices."""
-        counts = [self.count(leaf, over) for leaf, over in zip(leaves, axes, strict=True)]
-        means = _reduced(leaves, axes, lambda array, over: array.double().sum(over, True), self._mean_over, counts)
-        if not all([leaf.dtype in REAL for leaf in leaves]):
+        narrow = all([leaf.dtype in REAL for leaf in leaves])
+        if narrow and all([_has_float64(leaf.device) for leaf in leaves]):
+            means = _reduced(leaves, axes, functools.partial(torch.sum, keepdim=True), self._mean_over)
+            private.foreach_div_(means, [self.count(leaf, over) for leaf, over in zip(leaves, axes, strict=True)])
+        else:
+            means = _reduced(leaves, axes, None, self._mean_over)
+        if not narrow:
             return self.elementwise(formulas.difference, [leaves, means], ())
         own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
         return _each(torch.sub, leaves, means, _out(leaves, own, torch.float32))
@@ -122,15 +122,14 @@ class Batched(foreach.Eager):
             found = foreach.combination(columns, numbers, factors, out)
             if found is not None:
                 return found
-        plain, weights = super().elementwise, dict[Any, Sequence[Any]]()
+        plain, weights = super().elementwise, dict[Any, Any]()
+        for device in {leaf.device for leaf in columns[0]} if formula is weighted else ():
+            weights[device] = [1.0 if x is None else namespace.Namespace(device, False).float64(x) for x in numbers]
 
         def kernel(part: parts.Part, row: list[Any]) -> Any:
             elements, factor = (row, None) if factors is None else (row[:-1], row[-1])
             leaf = elements[0]
             if formula is weighted and not leaf.is_complex():
-                xp = self.namespace_of(leaf)
-                if leaf.device not in weights:
-                    weights[leaf.device] = [1.0 if x is None else xp.float64(x) for x in numbers]
                 first, *others = weights[leaf.device]
                 return _in_registers(elements, [first if factor is None else factor * first, *others])
             own = None if factor is None else [factor]
@@ -197,40 +196,29 @@ def _each(
     return list(out)
 
 
-def _reduced(
-    leaves: Sequence[torch.Tensor], axes: Axes, wide: Reduction | None, plain: Reduction, counts: Any = None
-) -> list[torch.Tensor]:
+def _reduced(leaves: Sequence[torch.Tensor], axes: Axes, wide: Any, plain: Reduction) -> list[torch.Tensor]:
     """Reduce leaves over axes, of one shape in stacks, large ones in pieces.
 
-    In float64 where squares fit it, and divided by counts if given; else by a plain kernel.
+    In float64 by `wide`, if given, where squares fit it; else by a plain kernel.
     """
     out, over = list(leaves), list(map(_positive, leaves, axes))
-
-    def in_stacks(places: Sequence[int], function: Reduction, dtype: Any = None) -> list[torch.Tensor]:
-        some, keys = [leaves[i] for i in places], [over[i] for i in places]
-        return parts.stacked(lambda array, own: function(array, _shifted(own)), some, keys, dtype)
-
     fit = [wide is not None and bool(own) and _fits(leaf) for leaf, own in zip(leaves, over, strict=True)]
-    large = [i for i, fits in enumerate(fit) if fits and leaves[i].numel() > parts.LARGE]
-    small = [i for i, fits in enumerate(fit) if fits and leaves[i].numel() <= parts.LARGE]
-    others = [i for i, fits in enumerate(fit) if not fits]
-    if wide is not None:
-        out = put(out, large, [_in_pieces(leaves[i], over[i], wide) for i in large])
-        out = put(out, small, in_stacks(small, wide, torch.float64))
-        if counts is not None and large + small:
-            private.foreach_div_([out[i] for i in large + small], [counts[i] for i in large + small])
-    return put(out, others, in_stacks(others, plain))
+    dtypes = [torch.float64 if fits else leaf.dtype for leaf, fits in zip(leaves, fit, strict=True)]
+    for part in parts.stacks(leaves, list(zip(over, fit, strict=True)), dtypes):
+        for places, array in part:
+            own, fits = _shifted(over[places[0]]), fit[places[0]]
+            out = put(out, places, (_in_pieces(array, own, wide) if fits else plain(array, own)).unbind())
+    return out
 
 
-def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -> torch.Tensor:
-    """Reduce one leaf in pieces along its first axis with short enough slices, else its longest axis."""
-    rest = [leaf.numel() // size for size in leaf.shape]
+def _in_pieces(array: torch.Tensor, over: tuple[int, ...], function: Any) -> torch.Tensor:
+    """Reduce an array in float64, in pieces along its first axis with short enough slices, else its longest axis."""
+    rest = [array.numel() // size for size in array.shape]
     axis = next((a for a, count in enumerate(rest) if count <= parts.PART), rest.index(min(rest)))
-    size, step = leaf.shape[axis], max(parts.PART // rest[axis], 1)
-    starts = range(0, size, step)
-    pieces = [function(leaf.narrow(axis, start, min(step, size - start)).double(), over) for start in starts]
+    step = max(parts.PART // rest[axis], 1)
+    pieces = [function(piece.double(), dim=over) for piece in torch.split(array, step, axis)]
     whole = torch.cat(pieces, axis) if len(pieces) > 1 else pieces[0]
-    return function(whole, over) if axis in over and len(pieces) > 1 else whole
+    return function(whole, dim=over) if axis in over and len(pieces) > 1 else whole
 
 
 def _in_registers(elements: Sequence[torch.Tensor], weights: Sequence[Any]) -> torch.Tensor:
