@@ -71,8 +71,8 @@ class Comparison:
 
     def is_noise(self, i: int, tree: str, step: int) -> bool:
         """Whether a leaf is missing at a step, or its values are rounding."""
-        scale, d = self.scale(tree, step), self.rows[tree][step][i]
-        return d is None or is_noise(d, scale.near[i], scale.whole[i], self.judged[tree].arithmetic)
+        d = self.rows[tree][step][i]
+        return d is None or is_noise(d, *self.scale(tree, step)[i], self.judged[tree].arithmetic)
 
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""
@@ -88,18 +88,18 @@ class Comparison:
     @property
     def agreement(self) -> str:
         """How far the runs agree, in the words of a sentence."""
-        judged = self.judged[self.tree]
+        judged, tree = self.judged[self.tree], self.tree
         until = f"before step {judged.first} all" if judged.first is not None else "all"
         before = [level for step, level in judged.levels.items() if judged.first is None or step < judged.first]
-        level = max(before, default=0.0)
+        level = f"at most {max(before, default=0.0):.1e}"
         if self.tolerance is not None:
-            return f"{until} differences are within the tolerance of {self.tolerance:g}: at most {level:.1e}."
+            return f"{until} differences are within the tolerance of {self.tolerance:g}: {level}."
         if not before:
             count = len(judged.bad[self.steps[0]])
             return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
-        what, end = "differences are rounding:", "; no gradients were compared" * (self.tree == "parameters")
+        what, end = "differences are rounding:", "; no gradients were compared" * (tree == "parameters")
         if self.a.norms_only or self.b.norms_only:
-            what, end = f"norms of {self.tree} differ by", f"{end}; the values were not recorded"
-        elif not level and until == "all":
-            return f"the {self.tree} are equal in every element{end}."
-        return f"{until} {what} at most {level:.1e}, which {judged.arithmetic.name} explains{end}."
+            what, end = f"norms of {tree} differ by", f"{end}; the values were not recorded"
+        elif not any(before) and until == "all":
+            return f"the {tree} are equal in every element{end}."
+        return f"{until} {what} {level}, which {judged.arithmetic.name} explains{end}."

@@ -56,24 +56,18 @@ def magnitude(row: Row) -> float:
     return min((math.hypot(*side) / math.sqrt(count) for side in norms), default=0.0) if count else 0.0
 
 
-class Scale(NamedTuple):
-    """What the leaves of one step are compared with, as norms of a leaf's size."""
-
-    near: list[float]
-    """From the leaves of the same module, whose terms a sum that cancels has in common with them."""
-    whole: list[float]
-    """From all leaves."""
+Scale = tuple[float, float]
+"""What a leaf is compared with, as norms of its size: by its module, whose terms a sum that cancels has, and by all."""
 
 
-def scale_of(row: Row, modules: Sequence[str]) -> Scale:
+def scale_of(row: Row, modules: Sequence[str]) -> list[Scale]:
     """The typical norm of each leaf: by its module if that has others, and by all leaves."""
     mean, siblings = magnitude(row), dict[str, list[Distance]]()
     for d, module in zip(row, modules, strict=True):
         siblings.setdefault(module, []).extend([] if d is None else [d])
     means = {module: magnitude(ds) if len(ds) > 1 else mean for module, ds in siblings.items()}
     sizes = [math.sqrt(d.size) if d is not None else 0.0 for d in row]
-    near = [means[module] * size for module, size in zip(modules, sizes, strict=True)]
-    return Scale(near, [mean * size for size in sizes])
+    return [(means[module] * size, mean * size) for module, size in zip(modules, sizes, strict=True)]
 
 
 def arithmetic_of(formats: Iterable[str], dtypes: Iterable[str]) -> Arithmetic:
@@ -129,8 +123,8 @@ def judge(
     before = 0.0
     for step, row in rows.items():
         scale = scale_of(row, modules or [""] * len(row))
-        about = [(i, d, scale.near[i], scale.whole[i]) for i, d in enumerate(row) if d is not None]
-        found = {i: scaled(d, near) for i, d, near, whole in about if not is_noise(d, near, whole, arithmetic)}
+        about = [(i, d, scale[i]) for i, d in enumerate(row) if d is not None]
+        found = {i: scaled(d, each[0]) for i, d, each in about if not is_noise(d, *each, arithmetic)}
         limit = max(arithmetic.budget, min(arithmetic.grown, GROWTH * before)) if tolerance is None else tolerance
         lost = [i for i, d in enumerate(row) if d is not None and d.apart]
         over = [i for i, value in found.items() if value > limit]

@@ -34,16 +34,16 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
             steps = [at for at in e.steps if at >= step][: len(e.later)]
-            held = [at for at in steps if {*lost} <= {*_without_gradient(e, side.place, at, lost)}]
+            held = [at for at in steps if {*lost} <= {*_without_gradient(e, side.place, at)}]
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
             yield proven("frozen", text + _steps(len(held), len(steps)), step, e.labels(lost), {}, explains)
 
 
-def _without_gradient(e: Evidence, place: int, step: int, zeros: Sequence[int] | None = None) -> list[int]:
-    """The pairs that one run alone lacks, or whose gradients there are zero: where the runs part, or of `zeros`."""
+def _without_gradient(e: Evidence, place: int, step: int) -> list[int]:
+    """The pairs that one run alone lacks at a step, or that differ where the runs part and whose gradient is zero."""
     row = e.rows[e.tree][step]
-    zeros = zeros if zeros is not None else e.bad if step == e.step else ()
-    zero = {i for i in zeros if (d := row[i]) is not None and not (d.norms[place] or d.nonfinite[place])}
+    there = [(i, d) for i in (e.bad if step >= e.at else ()) if (d := row[i]) is not None and any(d.norms)]
+    zero = {i for i, d in there if not (d.norms[place] or d.nonfinite[place])}
     own, other = (e.sides[k].recording.shapes(step, e.tree) if None in row else {} for k in (place, 1 - place))
     views = [(pair.views[place].path, pair.views[1 - place].path) for pair in e.pairs]
     return [i for i, (path, partner) in enumerate(views) if i in zero or (partner in other and path not in own)]

@@ -18,15 +18,8 @@ _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 """Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
 
 
-class Moves(NamedTuple):
-    """How the parameters of a leaf move from one recorded step to the next; of a sample."""
-
-    a: Any
-    b: Any
-    apart: float
-    """How far the gradients before are apart, in the median of their elements."""
-    gap: float
-    """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
+Moves = tuple[Any, Any]
+"""How the parameters of a leaf move from one recorded step to the next in A and B; of a sample."""
 
 
 class Parting(NamedTuple):
@@ -38,9 +31,12 @@ class Parting(NamedTuple):
     bad: list[int]
 
 
-def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
-    """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
-    found = {}
+def _moves(e: Evidence, step: int, after: int, unit: float) -> Iterator[tuple[int, Moves, float, float]]:
+    """The moves of all leaves whose gradients are no noise, where they are large enough to be exact.
+
+    With how far the gradients before them are apart, in the median of their elements, and how far the moves are, beyond
+    the rounding of two parameters in two runs.
+    """
     for i in range(len(e.pairs)):
         there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
         if not there or e.is_noise(i, "gradients", step):
@@ -54,8 +50,7 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
         if exact.any():
             apart = np.median((np.abs(one - other) / np.abs(one))[exact])
             gap = np.median(((np.abs(a - b) - 8 * unit * np.abs(p)) / scale)[exact])
-            found[i] = Moves(a[exact], b[exact], float(apart), float(gap))
-    return found
+            yield i, (a[exact], b[exact]), float(apart), float(gap)
 
 
 def _parting(e: Evidence) -> Parting | None:
@@ -66,10 +61,12 @@ def _parting(e: Evidence) -> Parting | None:
     for step, after in itertools.pairwise(e.steps):
         if e.step is not None and step >= e.step:
             return None
-        found = _moves(e, step, after, arithmetic.unit)
-        apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
-        if bad := [i for i, move in found.items() if move.gap > constants.AMPLIFIED * apart[i]]:
-            return Parting(step, after, found, bad)
+        moves, bad = dict[int, Moves](), []
+        for i, move, near, far in _moves(e, step, after, arithmetic.unit):
+            moves[i], apart[i] = move, max(apart.get(i, least), near)
+            bad += [i] * (far > constants.AMPLIFIED * apart[i])
+        if bad:
+            return Parting(step, after, moves, bad)
         if step != e.steps[0]:
             e.a.close(step)
             e.b.close(step)
@@ -97,7 +94,7 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
 def _still(e: Evidence, at: Parting) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in e.sides:
-        moving = {i for i, move in at.moves.items() if (move.a, move.b)[side.place].any()}
+        moving = {i for i, move in at.moves.items() if move[side.place].any()}
         still = [i for i in at.bad if i not in moving]
         if not still:
             continue
@@ -227,7 +224,7 @@ def _words(s: Setting, field: str) -> str:
 
 def _factor(e: Evidence, at: Parting) -> Finding | None:
     """Moves that are one number times as large, between two steps: which has many causes."""
-    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in at.moves.values()])
+    ratios = np.concatenate([b[a != 0] / a[a != 0] for a, b in at.moves.values()])
     if len(ratios) < constants.OPTIMIZER_ELEMENTS or len(at.bad) < len(at.moves):
         return None
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))

@@ -76,7 +76,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
 
 def _apart(e: Evidence) -> float:
     """The largest difference, over the norm of a leaf or its neighbours."""
-    return max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
+    return max((scaled(e.distance(i), e.scale(e.tree, e.at)[i][0]) for i in e.bad), default=0.0)
 
 
 def _parameters_agree(e: Evidence) -> bool:
