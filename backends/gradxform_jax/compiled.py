@@ -45,17 +45,18 @@ def compiled(kernel: Callable[..., Any], each: Sequence[str] = ()) -> Callable[.
     def call(self: Any, *args: Any, **named: Any) -> Any:
         given = dict(zip(names[1:], args, strict=False)) | named
         given |= {name: None for name in ("inplace", "out") if name in given}  # JAX writes into no array
-        static = [(name, _frozen(given.pop(name))) for name in sorted(given) if name in _STATIC or name not in names]
+        code = {name: given.pop(name) for name in sorted(given) if name in _STATIC or name not in names}
+        static = tuple([(name, tuple(x) if isinstance(x, list) else x) for name, x in code.items()])
         given |= {name: strong(given[name]) for name in _NUMBERS if name in given}
         with private.Scope():
             first = given[each[0]] if each else []
             parts = parts_of(len(first[0]) if each[:1] == ("columns",) else len(first), given)
             if len(parts) < 2:
-                return run(self, tuple(static), given)
+                return run(self, static, given)
             found: list[Any] = []
             for part in parts:
                 some = {name: _of(given[name], part) for name in each if name in given}
-                found += run(self, tuple(static), given | some)
+                found += run(self, static, given | some)
             return found
 
     return call
@@ -72,10 +73,6 @@ def _of(items: Any, part: slice) -> Any:
     if isinstance(items, (list, tuple)) and items and isinstance(items[0], (list, tuple)):
         return [column[part] for column in items]
     return items[part] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def strong(given: Any) -> Any:

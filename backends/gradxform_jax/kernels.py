@@ -44,7 +44,7 @@ class JAX(Plain):
 
     @_by_leaf
     def _each_norm(self, leaves: Sequence[Any], ord: float) -> list[Any]:
-        return [_norm(leaf, ord) for leaf in leaves]
+        return [_norm(leaf, None, ord) for leaf in leaves]
 
     @compiled
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
@@ -55,15 +55,13 @@ class JAX(Plain):
     @_by_leaf
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
-        each = (
-            [_compared(factors[i]) for i in range(len(leaves))] if factors.ndim else [_compared(factors)] * len(leaves)
-        )
-        return [_multiplied(leaf, *by) for leaf, by in zip(leaves, each, strict=True)]
+        each = [_factor(factors[i]) for i in range(len(leaves))] if factors.ndim else [_factor(factors)] * len(leaves)
+        return list(map(_multiplied, leaves, each))
 
     @compiled
     def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """Leaves times a float64 array that broadcasts against them."""
-        return [_multiplied(leaf, *_compared(factors)) for leaf in leaves]
+        return [_multiplied(leaf, _factor(factors)) for leaf in leaves]
 
     @compiled
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
@@ -89,15 +87,14 @@ class JAX(Plain):
     ) -> list[Any]:
         """A formula of each leaf's elements; each weight and factor is split once, for all leaves."""
         rows = list(zip(*columns, strict=True))
-        if formula is not weighted:
-            each = [None] * len(rows) if factors is None else map(_split, factors)
-            by_leaf = zip(rows, each, strict=True)
-            return [elementwise.of_leaf(formula, Namespace, row, numbers, own, static) for row, own in by_leaf]
-        by, *others = map(_split, numbers)
-        each = [by] * len(rows)
+        first, *others = map(_factor, numbers) if formula is weighted else [None]
+        each = [first] * len(rows)
         if factors is not None:
-            each = [_split(own if by is None else own * numbers[0]) for own in factors]
-        return [weighted(Namespace, row, (own, *others)) for row, own in zip(rows, each, strict=True)]
+            each = [_factor(own if first is None else own * numbers[0]) for own in factors]
+        by_leaf = zip(rows, each, strict=True)
+        if formula is weighted:
+            return [weighted(Namespace, row, (own, *others)) for row, own in by_leaf]
+        return [elementwise.of_leaf(formula, Namespace, row, numbers, own, static) for row, own in by_leaf]
 
     @compiled
     def of_matrices(
@@ -146,12 +143,12 @@ class JAX(Plain):
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
             given = strong(operands)
-            if formula is formulas.take and isinstance(static["index"], tuple):
-                given = [scalars(given[0])]
-            many = any([isinstance(x, Scalars) for x in given])
-            if formula is formulas.take and many:
-                return given[0][static["index"]]
-            if many and getattr(formula, "by_number", False) and not symbolic:
+            if formula is formulas.take:
+                vector = scalars(given[0]) if isinstance(static["index"], tuple) else given[0]
+                if isinstance(vector, Scalars):
+                    return vector[static["index"]]
+            many = getattr(formula, "by_number", False) and any([isinstance(x, Scalars) for x in given])
+            if many and not symbolic:
                 return by_number(formula, list(map(scalars, given)), static)
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *given, **static)
@@ -171,20 +168,18 @@ class JAX(Plain):
             return lax.convert_element_type(norm, np.float64)
 
 
-@functools.partial(jax.jit, static_argnums=1)  # leaves of one shape are traced once
-def _norm(leaf: Any, ord: float) -> Any:
-    return norm(leaf, None, ord)
+_norm = jax.jit(norm, static_argnums=(1, 2))
+"""Leaves of one shape are traced once."""
 
 
 @jax.jit
 def _quotient(leaf: Any, divisor: Any) -> Any:
-    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-        return lax.complex(_quotient(leaf.real, divisor), _quotient(leaf.imag, divisor))
-    if leaf.dtype == np.float64:
-        divisor = barrier(jnp.broadcast_to(divisor, leaf.shape))
-    # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
-    quotient = lax.convert_element_type(leaf, np.float64) / divisor
-    return lax.convert_element_type(quotient, leaf.dtype)
+    def real(part: Any) -> Any:
+        by = barrier(jnp.broadcast_to(divisor, part.shape)) if part.dtype == np.float64 else divisor
+        # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
+        return lax.convert_element_type(Namespace.float64(part) / by, part.dtype)
+
+    return elementwise.by_parts(Namespace, real, leaf)
 
 
 # --- matrices --------------------------------------------------------------------------------------------------------
@@ -239,14 +234,11 @@ _Spec: Callable[..., Any] = jax.sharding.PartitionSpec
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-def _split(factor: Any) -> Any:
-    """Split a factor or a weight; None is one."""
-    return None if factor is None else _factor(factor)
-
-
 @jax.jit
-def _factor(number: Any) -> elementwise.Factor:
+def _factor(number: Any) -> elementwise.Factor | None:
     """Split a number or an array as `elementwise.split` does, in fewer operations: two steps: 3e38 leaves 5e-38."""
+    if number is None:
+        return None
     whole = Namespace.float64(number)
     size = lax.abs(whole)
     near = lax.clamp(elementwise.LEAST, size, elementwise.MOST)
@@ -257,16 +249,10 @@ def _factor(number: Any) -> elementwise.Factor:
     return barrier(elementwise.Factor(whole, steps))
 
 
-def _compared(factor: Any) -> tuple[elementwise.Factor, Any]:
-    """Split a factor, and compare it with one."""
-    found = _factor(factor)
-    return found, found.whole == 1.0
-
-
 @jax.jit  # leaves of one shape are traced once
-def _multiplied(leaf: Any, factor: elementwise.Factor, is_one: Any) -> Any:
+def _multiplied(leaf: Any, factor: elementwise.Factor) -> Any:
     """Multiply a leaf, rounded once; a factor of one changes nothing."""
-    return _unless(is_one, leaf, elementwise.times(Namespace, leaf, factor))
+    return _unless(factor.whole == 1.0, leaf, elementwise.times(Namespace, leaf, factor))
 
 
 @jax.custom_jvp

@@ -74,11 +74,13 @@ def squares(leaf: Any, axes: tuple[int, ...] | None) -> Any:
     """Return the sum of the squares of a real array of at most 32 bits, over all axes or some with keepdims."""
     if axes is not None:
         return _plain(leaf, axes)
-    return lax.platform_dependent(leaf, cpu=_by_rows if cut(leaf) else _apart, default=_plain)
+    by = cut(leaf)
+    on_cpus = functools.partial(_by_rows, *by) if by else _apart
+    return lax.platform_dependent(leaf, cpu=on_cpus, default=_plain)
 
 
 def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
-    return Namespace.sum_over(lax.square(lax.convert_element_type(leaf, np.float64)), axes)
+    return Namespace.sum_over(lax.square(Namespace.float64(leaf)), axes)
 
 
 def _apart(leaf: Any) -> Any:
@@ -86,10 +88,13 @@ def _apart(leaf: Any) -> Any:
     return _plain(barrier(leaf))
 
 
-def _by_rows(leaf: Any) -> Any:
-    total, heaviest = _sums(leaf)
+def _by_rows(axis: int, length: int, leaf: Any) -> Any:
+    # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
+    rows = barrier(leaf.reshape(*leaf.shape[:axis], -1, length, *leaf.shape[axis + 1 :]))
+    sums = lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim)))
+    total = Namespace.sum_over(Namespace.float64(sums), None)
     # Rows round little if no row has much of the sum, and the sum is in float32's range.
-    sound = (total > leaf.size * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
+    sound = (total > leaf.size * _ONLY_ROUNDING_LOST) & (Namespace.float64(jnp.max(sums)) < total * _HEAVY)
     return lax.cond(sound, lambda: total, lambda: _plain(leaf))
 
 
@@ -97,27 +102,11 @@ def cut(leaf: Any) -> tuple[int, int] | None:
     """Return the axis of a large float32 leaf, and the length, by which it is cut into rows; None not to cut it."""
     if leaf.dtype != np.float32 or not isinstance(leaf.size, int) or leaf.size < _LARGE:
         return None
-    behind, longest = 1, min(_LONGEST, leaf.size // _OFFLOADED)
-    if longest < _SHORTEST:  # too few rows in any case
-        longest = _LONGEST
+    longest = min(_LONGEST, leaf.size // _OFFLOADED)
+    longest = longest if longest >= _SHORTEST else _LONGEST  # too few rows in any case
     for axis in reversed(range(leaf.ndim)):
-        size = leaf.shape[axis]
-        fits = (length for length in range(min(size, longest // behind), 0, -1) if size % length == 0)
-        length = next((n for n in fits if n * behind % _VECTOR == 0 and n * behind >= _SHORTEST), 0)
-        if length:
-            return axis, length
-        behind *= size
-        if behind > longest:
-            return None
+        size, behind = leaf.shape[axis], math.prod(leaf.shape[axis + 1 :])
+        lengths = [n for n in range(1, min(size, longest // behind) + 1) if size % n == 0 and n * behind >= _SHORTEST]
+        if fitting := [n for n in lengths if n * behind % _VECTOR == 0]:
+            return axis, fitting[-1]
     return None
-
-
-def _sums(leaf: Any) -> tuple[Any, Any]:
-    """Return the sum of a leaf's squares in float64, and the largest sum of a row."""
-    axis, length = cut(leaf) or (0, 1)
-    shape = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
-    # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
-    rows = barrier(leaf.reshape(shape))
-    sums = lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim)))
-    total = Namespace.sum_over(lax.convert_element_type(sums, np.float64), None)
-    return total, lax.convert_element_type(jnp.max(sums), np.float64)
