@@ -8,7 +8,9 @@ numbers.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.host.namespace import NUMPY
+from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise
-from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_single, in_steps, weighted, weights_of
+from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_steps, weights_of
 from gradxform_tensorflow import running
 from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
 
@@ -25,6 +28,8 @@ _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
 _SMALL, _FEW = 1 << 13, 4
 """The most elements of a small tensor, and the least number of tensors to pack."""
+_SUMS = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
+"""Dtypes of sums, where they are not those of the terms."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
@@ -58,26 +63,19 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 
 def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it."""
-    rows = list(map(list, zip(*columns, strict=True)))
+    rows = list(zip(*columns, strict=True))
     given = [None] * len(rows) if factors is None else factors
     distinct = {id(factor): factor for factor in given}
     weights = {key: weights_of(Namespace, numbers, factor) for key, factor in distinct.items()}
-    keys = [list(map(id, weights[id(factor)])) for factor in given]
     found = {id(weight): weight for own in weights.values() for weight in own}
     by = {key: _known(weight) for key, weight in found.items() if not tf.is_tensor(weight)}
-    each = [[by.get(key) for key in own] for own in keys]
-    traced = {key: weight for key, weight in found.items() if key not in by}
+    far, traced = None, [key for key in found if key not in by]
     if traced:
-        far, whole = _split(tf.stack(list(traced.values())))
-        steps = dict(zip(traced, _unstacked(whole, len(traced)), strict=True))
-        places = [(i, k) for i, own in enumerate(keys) for k, key in enumerate(own) if key in traced]
-        terms = [in_single(Namespace, rows[i][k]) for i, k in places]
-        by_term = [steps[keys[i][k]] for i, k in places]
-        for (i, k), product in zip(places, _in_steps(terms, by_term, far), strict=True):
-            rows[i][k], each[i][k] = product, None
-    sums = [weighted(Namespace, row, own) for row, own in zip(rows, each, strict=True)]
-    if len(columns) == 1:
-        sums = [_guarded(new, own) for new, (own,) in zip(sums, each, strict=True)]
+        far, whole = _split(tf.stack([found[key] for key in traced]))
+        by.update(zip(traced, _unstacked(whole, len(traced)), strict=True))
+    terms = [cast_to(x, _SUMS.get(row[0].dtype, row[0].dtype)) for row in rows for x in row]
+    made = iter(_products(terms, [by[id(weight)] for factor in given for weight in weights[id(factor)]], far))
+    sums = [functools.reduce(operator.add, itertools.islice(made, len(columns))) for _ in rows]
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
@@ -87,9 +85,9 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
 
 def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     """Products in the leaves' dtypes; the leaf itself where a factor in a tensor is one."""
-    made = _in_steps(leaves, by, far)
+    made = _products(leaves, by, far)
     if far is None:
-        return list(map(_guarded, made, by))
+        return made
     return [_unless(tf.equal(own.whole, 1.0), *both) for own, *both in zip(by, leaves, made, strict=True)]
 
 
@@ -99,23 +97,31 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
     return Namespace.where(one, leaf, new), lambda upstream: (None, None, upstream)
 
 
-def _in_steps(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
-    """Products in all steps of each factor; on CPUs in one step if no factor is `far` from one."""
-    if far is None or not _branches():
-        return list(map(_times, leaves, by))
-    wide = [in_single(Namespace, leaf) for leaf in leaves]
-    near = list(map(_times, wide, by))
-    if not all(dtype_name(leaf) in DOUBLE for leaf in leaves):
-        near = running.cond(far, lambda: [_times(x, own.whole) for x, own in zip(wide, by, strict=True)], lambda: near)
-    return [cast_to(new, leaf.dtype) for leaf, new in zip(leaves, near, strict=True)]
+def _products(leaves: Sequence[Any], by: Sequence[Factor | None], far: Any) -> list[Any]:
+    """Products in the leaves' dtypes; None is one. On CPUs, the steps of factors in tensors are in a branch."""
+    made, pairs = list(map(_times, leaves, by)), enumerate(zip(leaves, by, strict=True))
+    traced = {i: (leaf, own.whole) for i, (leaf, own) in pairs if own is not None and tf.is_tensor(own.whole)}
+    if not traced or not _branches() or all(dtype_name(leaf) in DOUBLE for leaf, _ in traced.values()):
+        return made
+
+    def far_off() -> list[Any]:
+        return [elementwise.times(Namespace, *pair) for pair in traced.values()]
+
+    return put(made, traced, running.cond(far, far_off, lambda: [made[i] for i in traced]))
+
+
+def _times(leaf: Any, factor: Factor | None) -> Any:
+    """A product; with a known factor, not merged with the next one, to one with a constant out of range."""
+    if factor is None:
+        return leaf
+    new = elementwise.times(Namespace, leaf, factor)
+    near = tf.is_tensor(factor.whole) or 1 / _FAR < abs(factor.whole) < _FAR
+    return new if near else elementwise.by_parts(Namespace, Namespace.no_reassociation, new)
 
 
 def _branches() -> bool:
     """Whether a branch takes less time than the steps that it skips."""
     return running.has_only_cpus() and not running.is_xla()
-
-
-_times = functools.partial(elementwise.times, Namespace)
 
 
 def _known(value: float | None) -> Any:
@@ -124,12 +130,6 @@ def _known(value: float | None) -> Any:
         return None
     steps = [tf.constant(np.array(step, np.float32)) for step in in_steps(NUMPY, value)]
     return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
-
-
-def _guarded(new: Any, factor: Factor | None) -> Any:
-    """A product with a known factor that is not merged with the next one, to one with a constant out of range."""
-    near = factor is None or 1 / _FAR < abs(factor.whole) < _FAR
-    return new if near else elementwise.by_parts(Namespace, Namespace.no_reassociation, new)
 
 
 def _split(factors: Any) -> tuple[Any, Factor]:
