@@ -100,7 +100,6 @@ def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_compiled_has_its_own_column(framework: str, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(framework)
     monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
     result, text = write("--frameworks", framework)
     assert result.exit_code == 0, result.output
