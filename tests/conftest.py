@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, is_slow_case, without_generated_code
+from support import EVERYWHERE, FRAMEWORKS, MODES, is_slow_case, without_generated_code
 
 from gradxform.backend import lookup
 
@@ -73,6 +73,8 @@ def _mark_slow_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
     unused = {}
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
+        if given.get("framework") in {*lookup.FRAMEWORKS, "mlx"} - {*EVERYWHERE}:
+            item.add_marker(pytest.mark.skip(reason=f"{given['framework']} is not installed"))
         for mark in item.iter_markers("slow_case"):
             unused.setdefault(id(mark), (item, mark))
             if is_slow_case(mark, given):

@@ -31,14 +31,18 @@ PRIMITIVES = {"clip_global_norm(1.0)": 3900, "clip_norm(1.0)": 6200, "normalize_
 """In MLX's graph."""
 
 
+@pytest.fixture
+def counted(torch: Any) -> Any:
+    from torch_counts import counted
+
+    return counted
+
+
 @slow("counts once more, in another dtype", dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", LAUNCHES)
-def test_launches_on_mps(tx: str, dtype: str) -> None:
+def test_launches_on_mps(tx: str, dtype: str, counted: Any) -> None:
     """Along axes, half precision is copied into float32 and back."""
-    pytest.importorskip("torch")
-    from torch_counts import counted
-
     with indexing():
         found = counted(gx.parse(tx), [SMALL] * LEAVES, dtype, "mps")
     copies = 3 * LEAVES if dtype == "bfloat16" and "axes" in tx else 0
@@ -46,11 +50,8 @@ def test_launches_on_mps(tx: str, dtype: str) -> None:
     assert found.between == found.waits == []
 
 
-def test_small_leaves_of_several_sizes_on_mps() -> None:
+def test_small_leaves_of_several_sizes_on_mps(counted: Any) -> None:
     """About seventy launches per size, and only a copy per leaf."""
-    pytest.importorskip("torch")
-    from torch_counts import counted
-
     shapes = [(64, 48), (64,), (48,), (9, 64), (3, 3, 16)]
     with indexing():
         few, many = (counted(gx.clip_global_norm(1.0), shapes * n, "float32", "mps").launches for n in (2, 60))
@@ -58,11 +59,8 @@ def test_small_leaves_of_several_sizes_on_mps() -> None:
     assert few.total() <= LAUNCHES["clip_global_norm(1.0)"] - LEAVES + len(shapes) * 75
 
 
-def test_memory_on_mps() -> None:
+def test_memory_on_mps(counted: Any) -> None:
     """Large leaves are measured and multiplied in pieces."""
-    pytest.importorskip("torch")
-    from torch_counts import counted
-
     with indexing():
         found = counted(gx.clip_global_norm(1.0), [(4096, 2048)] * 4, "float32", "mps", "update")
     tree = 4 * 4 * 4096 * 2048

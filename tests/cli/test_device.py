@@ -62,7 +62,6 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 def test_the_benchmark_says_where_it_ran(framework: str, tmp_path: Path) -> None:
-    pytest.importorskip(framework)
     arguments = ["bench", "--frameworks", framework, "--trees", "mlp", "--device", "cpu", "--out", str(tmp_path)]
     result = invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
@@ -96,7 +95,6 @@ def test_a_dtype_that_a_device_does_not_have(gradients: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 def test_a_result_that_lies_elsewhere_is_told(framework: str, gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(framework)
     found = device.find(framework, "cpu")
     elsewhere = replace(found, words="the moon", lies=lambda leaf: False)
     monkeypatch.setattr(device, "find", lambda *_: elsewhere)
@@ -158,7 +156,6 @@ def test_a_backend_that_names_its_devices(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_every_array_of_a_run_lies_on_the_second_device(framework: str, tmp_path: Path) -> None:
     """Parity, the demo and the benchmark on the second of two CPU devices."""
-    pytest.importorskip(framework)
     script = [sys.executable, str(HERE / "device_cases.py"), framework, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

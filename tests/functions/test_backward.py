@@ -187,15 +187,10 @@ def test_dtypes(gradient: Function, dtype: str, request: pytest.FixtureRequest) 
 EAGER = {name: MODES[name] for name in ("jax", "tensorflow", "torch", "mlx")}
 
 
-def constants(framework: str, tree: Any) -> Any:
-    pytest.importorskip(framework)
-    return tensors(framework, tree)
-
-
 @pytest.mark.parametrize("framework", EAGER)
 def test_forward_is_bit_by_bit_the_same(framework: str) -> None:
     values = [np.float32([np.nan, -0.0, 1e-40, np.inf, 3.0]), np.float64([0.1]), np.int32([1, 2]), np.array([True])]
-    given = constants(framework, values if framework != "jax" else [values[0], *values[2:]])
+    given = tensors(framework, values if framework != "jax" else [values[0], *values[2:]])
     found = gx.on_backward(gx.clip_norm(1.0))([*given, None])
     assert found[-1] is None
     for new, old in zip(found, given, strict=False):
@@ -205,7 +200,7 @@ def test_forward_is_bit_by_bit_the_same(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", EAGER)
 def test_nothing_to_transform(framework: str) -> None:
-    (integers,) = constants(framework, [np.int32([1])])
+    (integers,) = tensors(framework, [np.int32([1])])
     for tree in ([], {}, [None], {"a": None, "b": []}):
         for use in (CLIP, gx.reverse_gradient, gx.stop_gradient, gx.straight_through(lambda x: x)):
             assert use(tree) == tree
@@ -230,7 +225,7 @@ ARRAYS: dict[str, tuple[Any, Function, list[float]]] = {
 @pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_of_the_framework(name: str, framework: str) -> None:
     number, make, wanted = ARRAYS[name]
-    function = make(*constants(framework, [number]))
+    function = make(*tensors(framework, [number]))
     assert_ulp(EAGER[framework](lambda x, w: total(function(x) * w), WEIGHTS * 0, WEIGHTS)[0], wanted)
 
 
@@ -307,7 +302,7 @@ def test_sparse_gradients_flow_back_sparse(tf: Any) -> None:
 @pytest.mark.parametrize("framework", EAGER)
 def test_the_value_is_forwards_bit_by_bit(framework: str, rng: Any) -> None:
     """The formula with stop_gradient is not."""
-    (x,) = constants(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
+    (x,) = tensors(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
 
     def f(x: Any) -> Any:
         return gx.xp(x).sin(x) * 0.1
@@ -363,7 +358,7 @@ def test_a_wrong_call_in_jax(jax: Any) -> None:
 
 @pytest.mark.parametrize("framework", EAGER)
 def test_results_that_do_not_fit(framework: str) -> None:
-    x, integers = constants(framework, [ONES, np.int32([1, 2])])
+    x, integers = tensors(framework, [ONES, np.int32([1, 2])])
     with pytest.raises(ValueError, match=r"straight_through: .*'a' .*\(1,\).*\(2,\)"):
         gx.straight_through(lambda x: {"a": x[:1]}, lambda x: {"a": x})(x)
     with pytest.raises(ValueError, match="same structure"):
@@ -571,7 +566,6 @@ def test_a_batch_of_some_leaves_and_limits_alone(jax: Any, torch: Any, jnp: Any)
 @pytest.mark.parametrize("framework", EAGER)
 def test_every_stateless_transform(framework: str, row: Row) -> None:
     """The backward pass applies the transform to the gradients."""
-    pytest.importorskip(framework)
     tree = parity.named_leaves(few("float32"))
 
     def loss(given: Any, weights: Any) -> Any:
