@@ -32,8 +32,21 @@ assert_right = right_numbers
 """Assert that all runs of a group of `proof.cases` are within the budget of the reference."""
 shared_group, shared_mixed = functools.cache(cases.ordinary_and_hard), functools.cache(cases.mixed)
 """Groups of `proof.cases` that frameworks and modes share in a process, so that their reference is computed once."""
-shared_pair = functools.cache(lambda row, *dtypes: cases.ordinary_and_hard(row, "+".join(dtypes), like=least(*dtypes)))
-"""The same for two leaves, which may be of two dtypes."""
+
+
+@functools.cache
+def shared_pairs(row: Row, *dtypes: str) -> cases.Group:
+    """The same for two leaves, which may be of two dtypes; of more dtypes, the pairs side by side in one tree."""
+    if len(dtypes) <= 2:
+        return cases.ordinary_and_hard(row, "+".join(dtypes), like=least(*dtypes))
+    pairs, runs = [shared_pairs(row, *dtypes[i : i + 2]).runs for i in range(0, len(dtypes), 2)], {}
+    for name in dict.fromkeys(itertools.chain(*pairs)):  # dtypes that do not hold an edge case have zeros
+        names = name, name.removesuffix(", the leaves turned"), "zeros"
+        steps, params = zip(*(pair[next(filter(pair.get, names))] for pair in pairs), strict=True)
+        runs[name] = cases.Run(list(map(list, zip(*steps, strict=True))), list(params))
+    return cases.Group("+".join(dtypes), "small", runs)
+
+
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]

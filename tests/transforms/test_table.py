@@ -6,6 +6,7 @@ function. `python -m pytest --collect-only -q -m "slow or not slow"` on this fil
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from support import (
     assert_right,
     shared_group,
     shared_mixed,
-    shared_pair,
+    shared_pairs,
     slow,
     without_generated_code,
 )
@@ -35,6 +36,8 @@ from gradxform.proof.registry import DTYPES, MIXED, Row
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
 """Modes that trace or compile: float32 and one other dtype are quick, the rest slow. In eager PyTorch a transform's
 first row is quick in all dtypes, and its others in two; in NumPy all are quick."""
+OVER_ALL = re.compile("global|percentile|zscore|adagc|skip")
+"""Rows whose results depend on all leaves; of the others, each dtype is a leaf of one tree."""
 INDUCTOR = ("torch", "compiled")
 """Two to eight seconds per row: pairs of dtypes share a tree; float32 and one kind of half precision are quick."""
 HALF = ("float16", "bfloat16")
@@ -65,13 +68,17 @@ def combinations() -> Iterator[Any]:
 def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
     """Split the cases under torch.compile into quick and slow.
 
-    Float64 and complex128 may be so large that a norm over all leaves leaves nothing of float32 and its range.
+    Float64 and complex128 may be so large that a norm over all leaves leaves nothing of float32 and its range. Of a row
+    that is not the first of its transform, one further graph is traced, none if it has a state: its operations are
+    those of eager PyTorch, where the row runs in each dtype.
     """
     over_all = "global" in row.expression
     half, other = HALF if rank % 2 == 0 and not over_all else reversed(HALF)
     pairs = [("float32", half), (other, "float64"), ("complex64", "complex128")]
     if row in trees.STATEFUL:
-        pairs = [("float32", half), (other,)]
+        pairs = [("float32", half), *([(other,)] if row in trees.first() else [])]
+    elif row not in trees.first() and row.expression not in GENERATED:
+        pairs = [("float32", half), pairs[1 + rank // 2 % 2]]
     taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs]
     apart = [row.expression == LARGE or (over_all and "complex64" in pair) for pair in taken]
     (*quick,), *slow = [pair if alone else ["+".join(pair)] for pair, alone in zip(taken, apart, strict=True) if pair]
@@ -104,6 +111,8 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
         quick = [f"float32+{other}"]
     quick += [MIXED] if row.expression == MIX else []
     slow = [dtype for dtype in every if dtype not in dtypes_of("+".join(quick))]
+    if row.expression != LARGE and not OVER_ALL.search(row.expression):
+        return quick, [*slow[: slow[0] == "float32"], "+".join(one for one in slow if one not in ("float32", MIXED))]
     for pair in PAIRS:
         if {*pair} <= {*slow} and row.expression != LARGE:
             slow = ["+".join(pair), *(dtype for dtype in slow if dtype not in pair)]
@@ -125,7 +134,7 @@ def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
     if dtype == MIXED:
         return shared_mixed(row)
     if "+" in dtype or (where == INDUCTOR and row.expression != LARGE):
-        return shared_pair(row, *dtypes_of(dtype))
+        return shared_pairs(row, *dtypes_of(dtype))
     if where in COMPILING and row.expression != LARGE:
         return shared_group(row, dtype)
     return shared_group(row, dtype, large=True)
