@@ -134,16 +134,11 @@ class Plain(Backend):
         """Make results weakly typed where the leaves are."""
         return list(map(_weak_as, leaves, new))
 
-    def from_numpy(self, array: Any) -> Any:
-        """Convert to a JAX array, with 64 bits even if they are disabled."""
-        with self.scope():
-            return jnp.asarray(array)
-
-    def placed(self, array: Any, like: Any) -> Any:
-        """Move a JAX array to another one's devices, if that is committed."""
+    def from_numpy(self, array: Any, like: Any = None) -> Any:
+        """Convert to a JAX array, with 64 bits even if they are disabled; on another one's devices, if committed."""
         with self.scope():
             committed = isinstance(like, jax.Array) and getattr(like, "committed", False)
-            return jax.device_put(array, like.sharding) if committed else jnp.array(array)
+            return jax.device_put(array, like.sharding) if committed else jnp.array(array, copy=like is not None)
 
     def to_numpy(self, leaf: Any) -> Any:
         """A NumPy array; of an array that other processes have parts of, in every process, the whole."""

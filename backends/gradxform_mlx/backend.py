@@ -33,7 +33,7 @@ class MLX(Containers):
         """Stream of the caller; on the CPU, the default stream."""
         return contextlib.nullcontext() if on_gpu() else mx.stream(mx.cpu)
 
-    def from_numpy(self, array: Any) -> mx.array:
+    def from_numpy(self, array: Any, like: Any = None) -> mx.array:
         """An array of the same dtype."""
         array = np.asarray(array)
         if array.dtype == np.complex128:

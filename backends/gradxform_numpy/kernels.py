@@ -50,17 +50,13 @@ class Plain(Containers):
         threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
         return list(out)
 
-    def from_numpy(self, array: Any) -> Any:
-        """The array itself."""
-        return array
+    def from_numpy(self, array: Any, like: Any = None) -> Any:
+        """The array itself, or a copy."""
+        return array if like is None else np.array(array)
 
     def to_numpy(self, leaf: Any) -> Any:
         """The array itself."""
         return np.asarray(leaf)
-
-    def placed(self, array: Any, like: Any) -> Any:
-        """A copy."""
-        return np.array(array)
 
     def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Fresh zeros, a NumPy scalar for a NumPy scalar; or the leaves, filled with zeros."""

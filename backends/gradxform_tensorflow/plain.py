@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -114,13 +115,9 @@ class Plain(Backend):
         """Compute a formula of numbers and vectors."""
         return super().compute(formula, *map(number, operands), **static)
 
-    def from_numpy(self, array: Any) -> Any:
-        """A tensor."""
-        return tf.constant(array)
-
-    def placed(self, array: Any, like: Any) -> Any:
-        """A tensor on the device of another."""
-        with tf.device(like.device):
+    def from_numpy(self, array: Any, like: Any = None) -> Any:
+        """A tensor, on the device of another."""
+        with contextlib.nullcontext() if like is None else tf.device(like.device):
             return tf.constant(array)
 
     def to_numpy(self, leaf: Any) -> Any:

@@ -196,9 +196,9 @@ class Sharded(Leafwise):
         """Shard arrays like their leaves."""
         return list(map(alongside, leaves, arrays))
 
-    def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
-        """Move a tensor to another one's device, or shard it alike."""
-        return alongside(like, super().placed(array, like))
+    def from_numpy(self, array: Any, like: Any = None) -> torch.Tensor:
+        """Copy to a tensor, on the device of another one or sharded like it."""
+        return alongside(like, super().from_numpy(array, like))
 
     def to_numpy(self, leaf: Any) -> Any:
         """Gather and convert to NumPy."""

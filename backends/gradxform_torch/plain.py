@@ -157,16 +157,14 @@ class Plain(Backend):
         # A part of a vector is stored already; inductor for CUDA would store the first one instead.
         return found if formula is formulas.take else materialized(found)
 
-    def from_numpy(self, array: Any) -> torch.Tensor:
-        """Copy to a tensor; bfloat16 is copied by its bits."""
+    def from_numpy(self, array: Any, like: Any = None) -> torch.Tensor:
+        """Copy to a tensor, on the device of another one; bfloat16 is copied by its bits."""
         array = np.array(array, order="C")
         if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.uint16).reshape(array.shape)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
-        """Move a tensor to another one's device."""
-        return self.from_numpy(array).to(like.device)
+            made = torch.from_numpy(array.view(np.uint16).reshape(array.shape)).view(torch.bfloat16)
+        else:
+            made = torch.from_numpy(array)
+        return made if like is None else made.to(like.device)
 
     def to_numpy(self, leaf: torch.Tensor) -> Any:
         """Convert to NumPy: sparse tensors become dense, bfloat16 the dtype of ml_dtypes."""

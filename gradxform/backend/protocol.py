@@ -103,8 +103,11 @@ class Backend(abc.ABC):
         """Return the path of each leaf of `flatten`, keys joined by "/"."""
 
     @abc.abstractmethod
-    def from_numpy(self, array: Any) -> Array:
-        """Convert a NumPy array to this framework, with the same dtype."""
+    def from_numpy(self, array: Any, like: Any = None) -> Array:
+        """Convert a NumPy array to this framework, with the same dtype.
+
+        If another array is given, a copy on its device, or with its sharding.
+        """
 
     @abc.abstractmethod
     def to_numpy(self, leaf: Array) -> Any:
@@ -163,10 +166,6 @@ class Backend(abc.ABC):
     def alongside(self, arrays: Sequence[Array], leaves: Sequence[Array]) -> Sequence[Array]:
         """Reshard arrays to match the leaves. Default: unchanged."""
         return arrays
-
-    def placed(self, array: Any, like: Array) -> Array:
-        """`from_numpy` on the device, or with the sharding, of another array."""
-        return self.from_numpy(array)
 
     def stored(self, value: Any, dtype: str, like: Array) -> Array:
         """Convert a number, a NumPy array or a vector to a dtype, on the device of another array."""

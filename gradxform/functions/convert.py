@@ -142,7 +142,7 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
         given, old = renamed(what, arrays, like, rename)
     if len(likes) == 1 and likes[0] is like:
         own, (leaves, structure) = lookup.opened(state)
-        new = [None if leaf is None else backend.placed(values(what, "", leaf), like) for leaf in leaves]
+        new = [None if leaf is None else backend.from_numpy(values(what, "", leaf), like) for leaf in leaves]
         return state if own is None else own.unflatten(structure, new)
     paths = backend.paths(like)
     places = list(zip(paths, likes, strict=True))
@@ -205,7 +205,7 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
         cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
         raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, whose values {dtype} cannot hold")
-    return type(like)(cast.item()) if owner is None else owner.placed(cast, like)
+    return type(like)(cast.item()) if owner is None else owner.from_numpy(cast, like)
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

@@ -507,7 +507,7 @@ def _() -> None:
 @case("an array of NumPy in the place of a sharded tensor")
 def _() -> None:
     for key, like in some_sharded().items():
-        assert_same([gx.torch.backend.placed(array(some()[key]), like)], [some()[key]], [like], 0)
+        assert_same([gx.torch.backend.from_numpy(array(some()[key]), like)], [some()[key]], [like], 0)
 
 
 @case("like= of every library")

@@ -36,7 +36,7 @@ class Fake(NumPy):
     name, types = "fakelib", (fakelib.Array,)
     def multiply(self, leaves, factors, inplace):
         return _owned(super().multiply(leaves, factors, inplace))
-    def from_numpy(self, array):
+    def from_numpy(self, array, like=None):
         return _owned([array])[0]
     def to_numpy(self, leaf):
         return numpy.asarray(leaf).view(numpy.ndarray)
@@ -105,7 +105,7 @@ def test_parity_runs_it_once_it_is_imported(fakelib: Any, monkeypatch: pytest.Mo
     assert_parity(gx.scale(3.0), grads, frameworks=["fakelib"])
     backend = lookup.backend("fakelib")
     true = backend.from_numpy
-    monkeypatch.setattr(backend, "from_numpy", lambda array: seen.append(array) or true(array))
+    monkeypatch.setattr(backend, "from_numpy", lambda array, like=None: seen.append(array) or true(array, like))
     assert_parity(gx.scale(3.0), grads)
     assert seen
     for name, words in (("paddle", r"paddle.*known ones are numpy, fakelib"), ("a.b", r"no framework is named 'a\.b'")):

@@ -214,7 +214,7 @@ def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
     if own is None or other is None or len(leaves) != len(likes):
         return matched(what, state, like)
     both = zip(leaves, likes, strict=True)
-    new = [None if a is None or b is None else other.placed(own.to_numpy(a), b) for a, b in both]
+    new = [None if a is None or b is None else other.from_numpy(own.to_numpy(a), b) for a, b in both]
     return other.unflatten(structure, new)
 
 

@@ -28,7 +28,7 @@ class Strict(Containers):
         """No warnings of NumPy, which it is made of."""
         return np.errstate(all="ignore")
 
-    def from_numpy(self, array: Any) -> Any:
+    def from_numpy(self, array: Any, like: Any = None) -> Any:
         """An array of the same dtype; the standard has neither float16 nor bfloat16."""
         return strict.asarray(np.asarray(array))
 
