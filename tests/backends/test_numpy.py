@@ -168,6 +168,8 @@ def test_a_leaf_without_axes_and_a_numpy_scalar(tx: Any, dtype: Any) -> None:
         gx.accumulate(gx.trace(0.5), 2),
         gx.error_feedback(gx.top_k(0.5)),
         gx.skip_nonfinite(gx.chain(gx.clip_norm(1.0), gx.ema(0.5))),
+        gx.chain(gx.scale(np.array(0.3)), gx.trace(0.9)),
+        gx.chain(gx.masked(gx.scale(0.0), "0"), gx.masked(gx.scale(-0.0), "1"), gx.mars()),
     ],
     ids=repr,
 )

@@ -80,7 +80,7 @@ def of_leaves(
                 continue
             leaf, kind = row[0], _summed(row[0].dtype)
             own = None if into is None else _fitting(into[i], leaf, kind)
-            key = kind, factor.hex() if type(factor) is float else id(factor)
+            key = kind, _exactly(factor)
             if key not in made:
                 made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
             kernel = made[key]
@@ -106,9 +106,9 @@ def overwrite(columns: Columns, steps: Steps, factors: Given = None) -> bool:
     work: list[_Work] = []
     with np.errstate(all="ignore"):
         for row, factor in zip(rows, factors or [None] * len(rows), strict=True):
-            key = row[0].dtype, factor
+            key = row[0].dtype, _exactly(factor)
             if key not in made:
-                made[key] = functools.partial(_in_turn, [_sum(*step, *key) for step in steps])
+                made[key] = functools.partial(_in_turn, [_sum(*step, row[0].dtype, factor) for step in steps])
             work.append((made[key], row, row[0]))
         _do(work, threads.BLOCK)
     return True
@@ -131,6 +131,11 @@ def _in_turn(sums: Sequence[tuple[int, list[int], _Kernel | None]], xp: Any, out
             columns[target].fill(0.0)
         else:
             columns[target] = total(xp, columns[target], *[columns[term] for term in terms])
+
+
+def _exactly(factor: Any) -> Any:
+    """What equal factors share: 0.0 and -0.0 are not equal, and an array equals itself alone."""
+    return factor.hex() if type(factor) is float else id(factor)
 
 
 def _kind(row: Sequence[Any], factor: Any) -> Any:
