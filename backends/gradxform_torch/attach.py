@@ -165,10 +165,11 @@ class Attached:
         if on == UPDATES:
             self._hooks += [optimizer.register_step_post_hook(disable(self._after_step))]
         if tx.stateful:
-            self._take(optimizer, optimizer.param_groups[0])
+            self._load(optimizer)
             self._hooks += [
                 optimizer.register_state_dict_post_hook(self._save),
-                optimizer.register_load_state_dict_pre_hook(self._load),
+                optimizer.register_load_state_dict_pre_hook(self._check),
+                optimizer.register_load_state_dict_post_hook(self._load),
             ]
         _attached.setdefault(optimizer, []).append(self)
 
@@ -182,10 +183,7 @@ class Attached:
 
     @state.setter
     def state(self, state: Any) -> None:
-        optimizer = self._optimizer()
-        if optimizer is not None:
-            self._parameters(optimizer)
-        self._state = matched("torch.attach", state, self._state)
+        self._state = self._fitted(state)
 
     @property
     def norm(self) -> torch.Tensor | None:
@@ -289,29 +287,41 @@ class Attached:
         groups = state_dict["param_groups"]
         groups[0] = {**groups[0], self._key(optimizer): by_path(self._state)}
 
-    def _load(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Take the state before the optimizer loads the rest."""
-        groups = list(map(dict, state_dict["param_groups"]))
-        if groups and not self._take(optimizer, groups[0]):
+    def _check(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        """Refuse the state of another transform before anything is loaded."""
+        groups = state_dict["param_groups"]
+        if groups and self._saved(optimizer, groups[0]) is None:
             why = f"the state_dict has no state of {self.tx!r}, which goes on with the state that it has"
             warnings.warn(f"torch.attach: {why}", UserWarning, stacklevel=3)
-        return {**state_dict, "param_groups": groups}
 
-    def _take(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-        """Take the state that was saved in a group, if there is one."""
+    def _load(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the state that the optimizer has loaded, if there is one."""
+        group = optimizer.param_groups[0]
+        found = self._saved(optimizer, group)
+        if found is not None:
+            self._state = found
+            del group[self._key(optimizer)]
+
+    def _saved(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Any:
+        """Return the state that was saved in a group; None if there is none."""
         key = self._key(optimizer)
         if key not in group:
-            return False
+            return None
         try:
-            self.state = group[key]
+            return self._fitted(group[key])
         except (TypeError, ValueError) as error:
             why = str(error).removeprefix("torch.attach: ")
             raise ValueError(
                 f"torch.attach: the state_dict has a state that is not of {self.tx!r}: {why}. Attach the transform of "
                 f"that run, or drop its state: write param_groups[0].pop({key!r}), of the state_dict or the optimizer"
             ) from error
-        del group[key]
-        return True
+
+    def _fitted(self, state: Any) -> Any:
+        """Convert a state from elsewhere, for the parameters that the optimizer has now."""
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._parameters(optimizer)
+        return matched("torch.attach", state, self._state)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> Holder:
         """The parameters now; the state gets groups added since, and follows them to another device."""

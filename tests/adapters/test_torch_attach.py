@@ -325,8 +325,14 @@ def test_a_state_dict_that_was_loaded_is_not_changed_and_one_that_is_refused_cha
     optimizer.step()
     assert bits(kept["param_groups"][0]["gradient_transformation"]) == before
     state = bits(handle.state)
-    with pytest.raises(ValueError, match="parameter groups"):
-        optimizer.load_state_dict(kept | {"param_groups": []})
+    for groups in ([], kept["param_groups"] * 2):
+        with pytest.raises(ValueError, match="parameter groups"):
+            optimizer.load_state_dict(kept | {"param_groups": groups})
+        assert bits(handle.state) == state
+    gx.torch.attach(optimizer, gx.ema(0.5))
+    kept["param_groups"][0]["gradient_transformation_1"] = {}
+    with pytest.raises(ValueError, match=r"not of ema\(0\.5\)"):
+        optimizer.load_state_dict(kept)
     assert bits(handle.state) == state
 
 
