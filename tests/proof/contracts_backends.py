@@ -140,6 +140,7 @@ KERNELS: Any = (
         lambda elementwise, f, columns, numbers, factors=None, out=None, **static: elementwise(
             f, columns, numbers, None, out, **static))),
     ("kernel.elementwise", "sums are kept in the leaf's dtype", _in_own_dtype),
+    ("kernel.overwrite", "nothing is written", instead(lambda columns, steps, factors=None: True), WRITES),
     ("kernel.each", "no leaf changes", instead(lambda formula, columns, numbers, out=None: list(columns[0]))),
     ("kernel.centered", "no mean is subtracted", instead(lambda leaves, axes, inplace: list(leaves))),
     ("kernel.inner_products", "the factors are ignored",

@@ -23,7 +23,7 @@ NEEDS_NONE = {"compile", "scope", "namespace_of", "groups"}
 """Primitives that compute nothing; contracts of kernels run through them."""
 NEEDS_NONE_HERE = {
     *("numpy.dense", "jax.dense"),  # no sparse arrays
-    *("jax.copied", "tensorflow.copied"),  # read-only arrays
+    *("jax.copied", "tensorflow.copied", "jax.overwrite", "tensorflow.overwrite"),  # read-only arrays
     *("jax.as_given", "tensorflow.as_given", "torch.as_given"),  # no scalars, and JAX's kernels are typed
     *("numpy.peer_norm", "numpy.straight_through"),  # missing in NumPy
 }
