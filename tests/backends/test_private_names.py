@@ -20,6 +20,7 @@ ALLOWED = {
     "_asdict": "of named tuples, documented",
     "_fields": "of named tuples, documented",
     "_make": "of named tuples, documented",
+    "_field_defaults": "of named tuples, documented",
     "_getframe": "of CPython, documented; gradxform_torch has a test of it",
     "_exit": "of the os module, documented; Ctrl-C in the command line leaves by it",
     "_value": "of Keras variables, compared by identity; gradxform_tensorflow/private.py reads it, with a test",
