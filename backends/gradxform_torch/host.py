@@ -101,12 +101,13 @@ class Host(Readable, foreach.Eager):
             found = foreach.combination(columns, numbers, factors, out)
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
 
-    def overwrite(self, columns: Columns, steps: Steps, factors: Given = None) -> bool:
+    def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
         """Overwrite real columns with sums; not in half precision, nor by numbers that float32 does not hold."""
         by = [[1.0 if weight is None else float(weight) for weight in terms.values()] for _, terms in steps]
-        factors = factors and list(map(float, factors))
+        of_all = torch.as_tensor(1.0 if factors is None else factors, dtype=torch.float64)
+        each_factor = of_all.expand(len(columns[0])).tolist()
         kinds, every = [leaf.dtype for leaf in columns[0]], [*itertools.chain(*columns)]
-        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in {1.0, *(factors or ())}})
+        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in {1.0, *each_factor}})
         if [x.dtype for x in every] != kinds * len(columns) or not _PLAIN.issuperset(kinds) or any(extreme):
             return False
         if not all(are_writable(every)):
@@ -118,8 +119,8 @@ class Host(Readable, foreach.Eager):
                     private.foreach_zero_(rows[target])
                     continue
                 each = [[weight] * len(places) for weight in weights]
-                if factors and 0 in terms:
-                    each[0] = [weights[0] * factors[i] for i in places]
+                if factors is not None and 0 in terms:
+                    each[0] = [weights[0] * each_factor[i] for i in places]
                 rows[target] = foreach.added([rows[term] for term in terms], each, rows[target])
         return True
 

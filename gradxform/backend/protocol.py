@@ -311,11 +311,11 @@ class Backend(abc.ABC):
 
         return self._of_each(of_leaf, columns[0], each_factor, *columns[1:])
 
-    def overwrite(self, columns: Columns, steps: Steps, factors: Given = None) -> bool:
+    def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
         """Overwrite columns with weighted sums, step by step, on parts of the leaves that stay in the cache.
 
-        With factors, column 0 is multiplied by them where a step reads it. False if the backend cannot; then nothing
-        has changed.
+        With a factor, or a vector of one per leaf, column 0 is multiplied by it where a step reads it. False if the
+        backend cannot; then nothing has changed.
         """
         return False
 

@@ -153,7 +153,7 @@ def overwritten(dense: Tree, old: Row, steps: Steps, context: Any) -> Tree | Non
     None if they are not owned or the backend cannot; then nothing has changed.
     """
     own = dense.memory() if context.owned else None
-    if own is None or not dense.backend.overwrite([own, old], steps, dense.each_factor(dense.chosen)):
+    if own is None or not dense.backend.overwrite([own, old], steps, dense.factors(dense.chosen)):
         return None
     return dense.given(own)
 

@@ -98,14 +98,15 @@ def of_leaves(
     return out
 
 
-def overwrite(columns: Columns, steps: Steps, factors: Given = None) -> bool:
+def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
     """Overwrite arrays of float32 or float64 with weighted sums, block by block; False if one does not fit."""
     rows, made = list(zip(*columns, strict=True)), dict[Any, _Kernel]()
     if not all([row[0].dtype.char in "fd" and _fitting(x, row[0], row[0].dtype) is x for row in rows for x in row]):
         return False
     work: list[_Work] = []
+    each = [None] * len(rows) if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(rows)).tolist()
     with np.errstate(all="ignore"):
-        for row, factor in zip(rows, factors or [None] * len(rows), strict=True):
+        for row, factor in zip(rows, each, strict=True):
             key = row[0].dtype, _exactly(factor)
             if key not in made:
                 made[key] = functools.partial(_in_turn, [_sum(*step, row[0].dtype, factor) for step in steps])
