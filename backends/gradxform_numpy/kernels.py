@@ -127,8 +127,8 @@ class NumPy(kernels.Readable, Plain):
 
 
 def _are_arrays(leaves: Sequence[Any]) -> bool:
-    """Whether all are arrays, which can be written; a product of an array without axes is a scalar."""
-    return all([isinstance(leaf, np.ndarray) for leaf in leaves])
+    """Whether all are writable arrays; a product of an array without axes is a scalar."""
+    return all([isinstance(leaf, np.ndarray) and leaf.flags.writeable for leaf in leaves])
 
 
 def _step(factor: float, dtype: Any) -> Any:
