@@ -255,3 +255,16 @@ def test_autograph_converts_no_library_code(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert_ulp(step(tf.constant([3.0, 4.0])), f32(0.5**0.5, 0.5**0.5))
     assert rewritten == [__name__]
+
+
+@pytest.mark.parametrize("wide", ["gradient", "parameter"])
+def test_a_weight_in_a_tensor_beside_an_array_of_another_width(wide: str) -> None:
+    rng = np.random.default_rng(0)
+    made = {name: rng.normal(size=50).astype("d" if name == wide else "f") for name in ("gradient", "parameter")}
+    weight = np.float32(0.1)
+    tx = gx.add_decayed_weights(tf.Variable(weight))
+    step = tf.function(lambda gradient, parameter: tx.update([gradient], None, [parameter])[0])
+    found = step(*map(tf.constant, made.values()))
+    wanted, _ = gx.add_decayed_weights(float(weight)).update([made["gradient"]], None, [made["parameter"]])
+    near = 4e-15 if wide == "gradient" else 1e-6  # of terms up to 3, in the sum's dtype
+    np.testing.assert_allclose(found[0], wanted[0], rtol=0, atol=near)
