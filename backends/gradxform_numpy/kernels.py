@@ -6,6 +6,7 @@ Norms are summed in float32 rows; products and clips are computed in the leaves'
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -95,15 +96,17 @@ class NumPy(kernels.Readable, Plain):
         each = np.asarray(factors, np.float64).tolist()
         if isinstance(each, float):
             steps = {kind: _step(each, kind) for kind in {leaf.dtype for leaf in leaves}}
-            pairs = [(leaf, steps[leaf.dtype]) for leaf in leaves]
+            by = [steps[leaf.dtype] for leaf in leaves]
         else:
-            pairs = [(leaf, _step(factor, leaf.dtype)) for leaf, factor in zip(leaves, each, strict=True)]
+            by = [_step(factor, leaf.dtype) for leaf, factor in zip(leaves, each, strict=True)]
+        own = map(_written, leaves) if inplace else [None] * len(leaves)
+        plain, rows = set(map(type, by)) == {np.ndarray}, list(zip(leaves, by, own, strict=True))
+        times = np.multiply if plain else _times
         with np.errstate(all="ignore"):
-            if inplace and all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
-                return threads.spread(
-                    lambda pair: _times(pair[0], pair[1], True), pairs, [leaf.size for leaf in leaves]
-                )
-            return [_times(leaf, by, inplace) for leaf, by in pairs]
+            if inplace and threads.worth(len(leaves), sum([leaf.size for leaf in leaves])):
+                if all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
+                    return threads.spread(lambda row: times(*row), rows, [leaf.size for leaf in leaves])
+            return list(itertools.starmap(times, rows))
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
@@ -117,12 +120,14 @@ class NumPy(kernels.Readable, Plain):
         if factors is not None:
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
+        own = [_written(new) if inplace or new is not old else None for new, old in zip(scaled, leaves, strict=True)]
         with np.errstate(all="ignore"):
-            kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
-            bounds = {kind: _rounded(low, high, *kind) for kind in kinds}
+            kinds = [(old.dtype, new.dtype) for new, old in zip(scaled, leaves, strict=True)]
+            bounds = {kind: _rounded(low, high, *kind) for kind in set(kinds)}
+            rows = zip(scaled, [bounds[kind] for kind in kinds], own, strict=True)
             return [
-                _between(new, bounds[old.dtype, new.dtype], inplace or new is not old)
-                for new, old in zip(scaled, leaves, strict=True)
+                leaf.clip(low, high, out) if leaf.dtype.kind == "f" else _between(leaf, low, high, out)
+                for leaf, (low, high), out in rows
             ]
 
 
@@ -137,8 +142,12 @@ def _step(factor: float, dtype: Any) -> Any:
     return np.array(factor, dtype) if enough else factor
 
 
-def _times(leaf: Any, by: Any, inplace: bool) -> Any:
-    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
+def _written(leaf: Any) -> Any:
+    """An array that may be overwritten; None in place of a scalar."""
+    return leaf if isinstance(leaf, np.ndarray) else None
+
+
+def _times(leaf: Any, by: Any, out: Any) -> Any:
     if isinstance(by, np.ndarray):
         return np.multiply(leaf, by, out)
     if by == 1:
@@ -156,11 +165,9 @@ def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
     return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in near]
 
 
-def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
-    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    if leaf.dtype.kind == "f":
-        return leaf.clip(*bounds, out)  # called many times faster than np.clip
-    for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip converts bfloat16 to float32
+def _between(leaf: Any, low: Any, high: Any, out: Any) -> Any:
+    """Clip bfloat16, which np.clip converts to float32."""
+    for bound, nearer in ((low, np.maximum), (high, np.minimum)):
         leaf = leaf if bound is None else nearer(leaf, bound, out=out)
     return leaf
 

@@ -284,10 +284,10 @@ def _norm32(leaf: Any) -> float:
 def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
-    sums = np.vecdot(rows, rows)
-    total = float(np.add.reduce(sums, dtype=np.float64))
+    sums = np.vecdot(rows, rows).astype(_FLOAT64)
+    total = float(np.add.reduce(sums))
     if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
-        total = _again(rows, sums.astype(np.float64), total)
+        total = _again(rows, sums, total)
     return math.sqrt(total if cut == flat.size else total + _dot64(flat[cut:].astype(np.float64)))
 
 
