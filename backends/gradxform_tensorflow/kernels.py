@@ -97,14 +97,19 @@ class TensorFlow(Readable, Plain):
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
-        scaled = list(leaves)
+        scaled = leaves
         if factors is not None:
             scaled = self.multiply([elementwise.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-        kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
-        bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
         numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))
-        between = _between_numbers if numbers else _between
-        return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+
+        @functools.cache
+        def bounds(of: Any, to: Any) -> list[Any]:
+            """The bounds in the leaf's dtype, and then in that of its current values."""
+            given = [x if x is None else tf.cast(Namespace.float64(x), of) for x in (low, high)]
+            return [x if x is None else cast_to(x, to) for x in given]
+
+        pairs = zip(leaves, scaled, strict=True)
+        return [_between(numbers, new, *bounds(old.dtype, new.dtype)) for old, new in pairs]
 
     def of_matrices(
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
@@ -155,22 +160,11 @@ def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> 
     return running.fused(functools.partial(kernel, **static), *arrays, on_cpus=False)
 
 
-def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
-    """Clip in one pass, without turning a NaN bound's result into NaN."""
-    return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
-
-
-def _between(leaf: Any, low: Any, high: Any) -> Any:
-    if low is not None:
-        leaf = tf.maximum(leaf, low)
+def _between(numbers: bool, leaf: Any, low: Any, high: Any) -> Any:
+    if numbers:  # one pass, which would ignore a bound that is NaN
+        return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
+    leaf = leaf if low is None else tf.maximum(leaf, low)
     return leaf if high is None else tf.minimum(leaf, high)
-
-
-def _bound(bound: Any, of: Any, to: Any) -> Any:
-    """Cast a bound to the leaf's dtype, then to the dtype of its current values."""
-    if bound is None:
-        return None
-    return cast_to(tf.cast(Namespace.float64(bound), of), to)
 
 
 def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:

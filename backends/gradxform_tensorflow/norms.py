@@ -39,21 +39,22 @@ def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
-    """Sums of squares of large leaves in rows, of small ones of one size together, and of others."""
-    groups = [[i for i, leaf in enumerate(leaves) if _is_large(leaf)]]
-    found = [running.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
-    sizes = {i: leaf.shape.num_elements() for i, leaf in enumerate(leaves) if i not in groups[0]}
-    packs = products.packs(leaves, sizes)
-    for group in packs:
-        if len(group) > 1:
-            whole = tf.reshape(products.pack([leaves[i] for i in group]), [len(group), sizes[group[0]]])
-            found.append(tf.reduce_sum(tf.square(tf.cast(whole, tf.float64)), 1))
-            groups.append(group)
+    """Sums of squares of large leaves in rows, of small ones of one shape together, and of others."""
+    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
+    packs = products.packs(leaves, {i: str(leaf.shape) for i, leaf in enumerate(leaves) if i not in large})
     others = [group[0] for group in packs if len(group) == 1]
-    if others:
-        found.append(_exactly(*(leaves[i] for i in others)))
-    order = [i for group in (*groups, others) for i in group]
-    return tf.gather(tf.concat(found, 0), np.argsort(order))
+    ways = [(_in_rows, large), (_exactly, others), *[(_together, group) for group in packs if len(group) > 1]]
+    found = [way(*[leaves[i] for i in group]) for way, group in ways if group]
+    return tf.gather(tf.concat(found, 0), np.argsort([i for _, group in ways for i in group]))
+
+
+def _together(*leaves: Any) -> Any:
+    squares = tf.square(tf.cast(tf.stack(leaves), tf.float64))
+    return tf.reduce_sum(squares, range(1, len(squares.shape)))
+
+
+def _in_rows(*leaves: Any) -> Any:
+    return running.on_cpus(_by_rows, _exactly, *leaves)
 
 
 def _is_large(leaf: Any) -> bool:

@@ -149,16 +149,10 @@ def _registered(tx: GradientTransformation) -> str:
 
 def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> None:
     """Refuse ops of the types in functions built in the context, which do not inherit the map."""
-    library = None
     waiting = [(op.name, name) for op in made for name in _functions(op.node_def)]
-    seen: set[str] = set()
-    while waiting:
-        whose, name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        library = library or {f.signature.name: f for f in graph.as_graph_def().library.function}
-        for node in library[name].node_def if name in library else ():
+    library = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function} if waiting else {}
+    for whose, name in waiting:  # which the loop extends
+        for node in library.pop(name, ()):
             if node.op in names and private.GRADIENT_OVERRIDE not in node.attr:
                 raise RuntimeError(
                     f"tensorflow.override_gradients: the branch, loop or function {whose!r} has the op {node.name!r} "

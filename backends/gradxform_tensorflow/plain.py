@@ -102,9 +102,7 @@ class Plain(Backend):
         """Values of IndexedSlices, duplicates summed, and a function that puts values back; or whole tensors."""
         if not any(isinstance(leaf, (tf.IndexedSlices, tf.Variable)) for leaf in leaves):
             return leaves, None
-        if whole:
-            return list(map(_whole, leaves)), None
-        values, backs = zip(*map(_dense, leaves), strict=True)
+        values, backs = zip(*[_dense(leaf, whole) for leaf in leaves], strict=True)
         return values, backs
 
     def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
@@ -134,20 +132,13 @@ def number(given: Any) -> Any:
     return tf.ensure_shape(tf.cast(given, tf.float64), [])
 
 
-def _whole(leaf: Any) -> Any:
-    """Dense tensor of IndexedSlices; the tensor of a variable."""
+def _dense(leaf: Any, whole: bool) -> tuple[Any, Back | None]:
     if not isinstance(leaf, tf.IndexedSlices):
-        return tf.convert_to_tensor(leaf)
-    if leaf.dense_shape is None:
-        raise ValueError("IndexedSlices without a dense_shape cannot be made dense, as this transform needs: set it")
-    return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0])
-
-
-def _dense(leaf: Any) -> tuple[Any, Back | None]:
-    if isinstance(leaf, tf.Variable):
         return tf.convert_to_tensor(leaf), None
-    if not isinstance(leaf, tf.IndexedSlices):
-        return leaf, None
+    if whole and leaf.dense_shape is None:
+        raise ValueError("IndexedSlices without a dense_shape cannot be made dense, as this transform needs: set it")
+    if whole:
+        return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0]), None
     rows, place = tf.unique(leaf.indices)
     values = tf.math.unsorted_segment_sum(leaf.values, place, tf.size(rows))
     values = tf.ensure_shape(values, [None, *leaf.values.shape[1:]])

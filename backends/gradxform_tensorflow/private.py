@@ -42,11 +42,6 @@ def is_xla(graph: Any) -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-def is_function(graph: Any) -> bool:
-    """Whether the graph is of a `tf.function`."""
-    return isinstance(graph, tf.__internal__.FuncGraph)
-
-
 def control_flow_of(graph: Any) -> Any:
     """The TensorFlow 1 loop or branch under construction; None if there is none."""
     return graph._get_control_flow_context()

@@ -213,7 +213,7 @@ class GradientProcessor(tf.Module):
                 return [tf.constant(True)]
 
         (found,) = running.cond(due, update, lambda: [tf.constant(False)])
-        return None if tf.compat.v1.get_default_graph().building_function else found.op
+        return None if running.in_function() else found.op
 
     @property
     def _step_state(self) -> Any:

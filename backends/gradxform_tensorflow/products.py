@@ -34,25 +34,21 @@ _SUMS = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor; unchanged bit by bit if the factor is one. Small leaves are multiplied together."""
-    out, far = list(leaves), None
     if is_read(factors):
         each = np.broadcast_to(np.asarray(factors, np.float64), len(leaves)).tolist()
         keys = {i: str(by) for i, by in enumerate(each) if by != 1.0}  # tells 0.0 from -0.0
-        groups, known = packs(leaves, keys), {key: _known(float(key)) for key in set(keys.values())}
+        known = {key: _known(float(key)) for key in set(keys.values())}
+        groups, far = packs(leaves, keys), None
         by = [known[keys[group[0]]] for group in groups]
     else:
-        groups = packs(leaves, dict.fromkeys(range(len(leaves))))
-        far, whole = _split(factors)
-        if factors.shape.rank == 0:
-            by = [whole] * len(groups)
-        else:
-            each = _unstacked(whole, len(leaves))
-            by = [each[group[0]] if len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
-    packed = [pack([leaves[i] for i in group]) for group in groups]
-    for group, made in zip(groups, _scaled(packed, by, far), strict=True):
-        for i, new in zip(group, _unpacked(made, [leaves[i] for i in group]), strict=True):
-            out[i] = new
-    return out
+        groups, (far, whole) = packs(leaves, dict.fromkeys(range(len(leaves)))), _split(factors)
+        one = factors.shape.rank == 0
+        each = [whole] * len(leaves) if one else _unstacked(whole, len(leaves))
+        by = [each[group[0]] if one or len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
+    rows = [[leaves[i] for i in group] for group in groups]
+    made = _scaled(list(map(_joined, rows)), by, far)
+    parts = itertools.chain.from_iterable(map(_separated, made, rows))
+    return put(leaves, [i for group in groups for i in group], list(parts))
 
 
 def multiply_over(leaf: Any, factor: Any) -> Any:
@@ -99,13 +95,13 @@ def _unless(one: Any, leaf: Any, new: Any) -> Any:
 
 def _products(leaves: Sequence[Any], by: Sequence[Factor | None], far: Any) -> list[Any]:
     """Products in the leaves' dtypes; None is one. On CPUs, the steps of factors in tensors are in a branch."""
-    made, pairs = list(map(_times, leaves, by)), enumerate(zip(leaves, by, strict=True))
-    traced = {i: (leaf, own.whole) for i, (leaf, own) in pairs if own is not None and tf.is_tensor(own.whole)}
-    if not traced or not _branches() or all(dtype_name(leaf) in DOUBLE for leaf, _ in traced.values()):
+    made, rows = list(map(_times, leaves, by)), enumerate(zip(leaves, by, strict=True))
+    traced = {i: (leaf, own.whole) for i, (leaf, own) in rows if own is not None and tf.is_tensor(own.whole)}
+    if far is None or not _branches() or all(dtype_name(leaf) in DOUBLE for leaf, _ in traced.values()):
         return made
 
     def far_off() -> list[Any]:
-        return [elementwise.times(Namespace, *pair) for pair in traced.values()]
+        return [elementwise.times(Namespace, *row) for row in traced.values()]
 
     return put(made, traced, running.cond(far, far_off, lambda: [made[i] for i in traced]))
 
@@ -178,18 +174,17 @@ def grouped(kinds: Mapping[int, Any], least: int) -> list[list[int]]:
     return [own for group in groups.values() for own in ([group] if len(group) >= least else [[i] for i in group])]
 
 
-def pack(leaves: Sequence[Any]) -> Any:
-    """Concatenate the elements of tensors; return one as it is."""
+def _joined(leaves: Sequence[Any]) -> Any:
+    """The elements of several tensors in a vector; one tensor as it is."""
     if len(leaves) == 1:
         return leaves[0]
     flat = [leaf if leaf.shape.rank == 1 else tf.reshape(leaf, [-1]) for leaf in leaves]
     return tf.raw_ops.ConcatV2(values=flat, axis=0)
 
 
-def _unpacked(whole: Any, leaves: Sequence[Any]) -> list[Any]:
-    """Split a packed tensor into the original shapes."""
+def _separated(whole: Any, leaves: Sequence[Any]) -> list[Any]:
+    """The elements of each tensor, in its shape."""
     if len(leaves) == 1:
         return [whole]
-    parts = tf.split(whole, [leaf.shape.num_elements() for leaf in leaves])
-    both = zip(parts, leaves, strict=True)
-    return [part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in both]
+    parts = zip(tf.split(whole, [leaf.shape.num_elements() for leaf in leaves]), leaves, strict=True)
+    return [part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in parts]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform.core.leaves import put
 from gradxform_tensorflow import private
 
 AXIS = "replicas"
@@ -59,11 +60,8 @@ def summed(gradients: Sequence[Any]) -> tuple[Sequence[Any], int]:
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if count == 1 or not there:
         return gradients, 1
-    out = list(gradients)
-    own = [g if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in (out[i] for i in there)]
-    for i, total in zip(there, context.all_reduce(tf.distribute.ReduceOp.SUM, own), strict=True):
-        out[i] = total
-    return out, count
+    own = [g if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in (gradients[i] for i in there)]
+    return put(gradients, there, context.all_reduce(tf.distribute.ReduceOp.SUM, own)), count
 
 
 def shared(results: Sequence[Any], count: int) -> list[Any]:

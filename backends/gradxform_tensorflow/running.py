@@ -42,8 +42,7 @@ def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     """One of two lists of tensors; what a branch does besides, it must wait for."""
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
-    in_function = tf.compat.v1.get_default_graph().building_function
-    return (tf.cond if in_function else private.cond)(condition, yes, no)
+    return (tf.cond if in_function() else private.cond)(condition, yes, no)
 
 
 def is_xla() -> bool:
@@ -57,7 +56,7 @@ def fused(function: Callable[..., Any], *arguments: Any, on_cpus: bool = True) -
     Not for unknown shapes, for which XLA would compile each time, nor on devices without XLA, such as Apple's GPUs, nor
     in a graph of TensorFlow 1 on CPUs, where a function starts the eager runtime.
     """
-    if tf.executing_eagerly() or is_xla() or (has_only_cpus() and not (on_cpus and _in_function())):
+    if tf.executing_eagerly() or is_xla() or (has_only_cpus() and not (on_cpus and in_function())):
         return function(*arguments)
     known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))
     if known and (has_only_cpus() or tf.test.is_built_with_gpu_support()):
@@ -65,8 +64,9 @@ def fused(function: Callable[..., Any], *arguments: Any, on_cpus: bool = True) -
     return function(*arguments)
 
 
-def _in_function() -> bool:
-    return private.is_function(tf.compat.v1.get_default_graph())
+def in_function() -> bool:
+    """Whether the graph under construction is of a function."""
+    return bool(tf.compat.v1.get_default_graph().building_function)
 
 
 def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: Any) -> Any:
@@ -79,7 +79,7 @@ def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: 
         return function(*arrays)
     if is_xla():
         return for_xla(*arrays)
-    if not _in_function():
+    if not in_function():
         return function(*arrays)  # a branch in a function would start TensorFlow's eager runtime
     given = " ".join(f"{array.dtype.name}{array.shape}" for array in arrays)
     name = f"{function.__module__}.{function.__qualname__}.{hashlib.sha256(given.encode()).hexdigest()}"

@@ -150,12 +150,9 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
     "jax muon_iteration": (BENCH, muon),
     "tensorflow may_record is_recorded": (READ, tape),
     "tensorflow has_op": ("override_gradients", lambda p, tf: p.has_op("Identity") and not p.has_op("Identitty")),
-    "tensorflow is_function is_xla control_flow_of": (
+    "tensorflow is_xla control_flow_of": (
         "formulas would use ops that XLA lacks, and tensors would leave the branch that computes them",
-        lambda p, tf: (
-            p.is_function(graph := tf.function(lambda: 1.0).get_concrete_function().graph)
-            and not (p.is_xla(graph) or p.control_flow_of(graph) or p.is_function(tf.Graph()))
-        ),
+        lambda p, tf: not (p.is_xla(graph := tf.Graph()) or p.control_flow_of(graph)),
     ),
     "tensorflow cond": ("steps of reference variables would not be skipped", branch),
     "tensorflow keys_of": (
