@@ -37,8 +37,8 @@ class _Same(torch.autograd.Function):
     @staticmethod
     def forward(function: Backward, count: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # Copies: what is written in place into one must not reach the other.
-        if len(given) == 1:
-            return (given[0].clone(),)
+        if len(given) == 1 or not transformed():
+            return tuple([tensor.clone() for tensor in given[:count]])
         # Each depends on all of them: under vmap, if one has a batch, all come out with one. Otherwise what flows back
         # to a leaf without a batch would be summed over the batch before it is transformed.
         either = functools.reduce(torch.logical_or, [(tensor.reshape(-1)[:1] == 0).any() for tensor in given])
@@ -54,27 +54,6 @@ class _Same(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         found, others = ctx.function(list(upstream), list(ctx.saved_tensors))
         return None, None, *(found or [None] * len(upstream)), *(others or [None] * ctx.rest)
-
-
-def _straight_through(values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:
-    """Return the values; their gradients flow to the leaves."""
-    return [_Instead.apply(value, leaf) for value, leaf in zip(values, leaves, strict=True)]  # type: ignore[no-untyped-call]
-
-
-class _Instead(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, upstream
 
 
 # --- the backend -----------------------------------------------------------------------------------------------------
@@ -177,7 +156,6 @@ class Plain(Backend):
         return leaf.numpy()
 
     custom_backward = staticmethod(_same)
-    straight_through = staticmethod(_straight_through)
 
 
 class Leafwise(Plain):
