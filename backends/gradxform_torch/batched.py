@@ -15,7 +15,7 @@ import torch
 
 from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs
 from gradxform.core.leaves import put
-from gradxform.numerics import formulas, ranking, subsets
+from gradxform.numerics import ranking, subsets
 from gradxform.numerics.elementwise import Formula, is_extreme, weighted
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import foreach, namespace, parts, private
@@ -85,16 +85,12 @@ class Batched(foreach.Eager):
 
     def centered(self, leaves: Sequence[torch.Tensor], axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Subtract the means of slices."""
-        narrow = all([leaf.dtype in REAL for leaf in leaves])
-        if narrow and all([_has_float64(leaf.device) for leaf in leaves]):
+        if all(map(_fits, leaves)):
             means = _reduced(leaves, axes, functools.partial(torch.sum, keepdim=True), self._mean_over)
             private.foreach_div_(means, [self.count(leaf, over) for leaf, over in zip(leaves, axes, strict=True)])
         else:
             means = _reduced(leaves, axes, None, self._mean_over)
-        if not narrow:
-            return self.elementwise(formulas.difference, [leaves, means], ())
-        own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
-        return _each(torch.sub, leaves, means, _out(leaves, own, torch.float32))
+        return _each(torch.sub, leaves, means, _out(leaves, inplace, wide=True))
 
     def inner_products(self, columns: Sequence[Sequence[torch.Tensor]], factors: Sequence[Any] | None) -> list[Any]:
         """Return inner products, of many small leaves together."""
@@ -122,15 +118,17 @@ class Batched(foreach.Eager):
             found = foreach.combination(columns, numbers, factors, out)
             if found is not None:
                 return found
-        plain, weights = super().elementwise, dict[Any, Any]()
-        for device in {leaf.device for leaf in columns[0]} if formula is weighted else ():
-            weights[device] = [1.0 if x is None else namespace.Namespace(device, False).float64(x) for x in numbers]
+        plain = super().elementwise
+
+        @functools.cache
+        def weights(device: torch.device) -> list[Any]:
+            return [1.0 if x is None else namespace.Namespace(device, False).float64(x) for x in numbers]
 
         def kernel(part: parts.Part, row: list[Any]) -> Any:
             elements, factor = (row, None) if factors is None else (row[:-1], row[-1])
             leaf = elements[0]
             if formula is weighted and not leaf.is_complex():
-                first, *others = weights[leaf.device]
+                first, *others = weights(leaf.device)
                 return _in_registers(elements, [first if factor is None else factor * first, *others])
             own = None if factor is None else [factor]
             if factor is not None and not leaf.is_complex():
@@ -252,7 +250,10 @@ def _shifted(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple([axis + 1 for axis in axes])
 
 
-def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], dtype: Any = None) -> list[torch.Tensor]:
-    """Return writable leaves themselves, and new memory of the same layout for others."""
-    rows = zip(leaves, own, are_writable(leaves), strict=True)
-    return [leaf if mine and free else torch.empty_like(leaf, dtype=dtype) for leaf, mine, free in rows]
+def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], wide: bool = False) -> list[torch.Tensor]:
+    """Return writable leaves themselves, and new memory like the others; all in the dtypes of their sums if `wide`."""
+    dtypes = [foreach.sums_dtype(leaf) if wide else leaf.dtype for leaf in leaves]
+    rows = zip(leaves, dtypes, own, are_writable(leaves), strict=True)
+    return [
+        x if mine and free and x.dtype == dtype else torch.empty_like(x, dtype=dtype) for x, dtype, mine, free in rows
+    ]

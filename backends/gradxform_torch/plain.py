@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.protocol import Axes, Backend, Backward
-from gradxform.numerics import formulas
+from gradxform.numerics import elementwise, formulas
 from gradxform_torch import across
 from gradxform_torch.namespace import Namespace, materialized
 from gradxform_torch.private import pytree
@@ -165,8 +165,8 @@ class Leafwise(Plain):
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
         """Leaves times factors of slices, one after the other."""
-        rows = zip(leaves, axes, split(leaves, axes, factors), inplace, strict=True)
-        return [super(Leafwise, self).multiply_over([leaf], [over], by, [own])[0] for leaf, over, by, own in rows]
+        each = split(leaves, axes, factors)
+        return self._of_each(lambda xp, leaf, by: elementwise.times(xp, leaf, xp.float64(by)), leaves, each)
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)
