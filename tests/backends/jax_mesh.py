@@ -112,7 +112,7 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
         report |= {"temporary": compiled.memory_analysis().temp_size_in_bytes}
         report |= {"optax": held_by_optax(PEERS[name], given) if name in PEERS else 0}
         found, after = compiled(spread, state, params)
-        report |= in_other_ways(name, given, mesh, spread)
+        report |= in_other_ways(name, given, mesh, spread, compiled)
     else:
         state = tx.init(spread)
         found, after = step(spread, state, params)
@@ -148,8 +148,8 @@ def _is_sharded(leaf: Any, spread: dict[str, Any]) -> bool:
     return all(_is_as(leaf, own) for own in spread.values() if own.shape == leaf.shape)
 
 
-def in_other_ways(name: str, given: dict[str, np.ndarray], mesh: Any, spread: dict[str, Any]) -> dict[str, Any]:
-    """Donate gradients and state, and run one transform in scan, shard_map and vmap."""
+def in_other_ways(name: str, given: Any, mesh: Any, spread: dict[str, Any], compiled: Any) -> dict[str, Any]:
+    """Run one transform in scan; on Explicit meshes donate gradients and state; on Auto ones use shard_map and vmap."""
     tx = TRANSFORMS[name]
 
     def step(grads: Any, state: Any, params: Any) -> Any:
@@ -158,10 +158,15 @@ def in_other_ways(name: str, given: dict[str, np.ndarray], mesh: Any, spread: di
     where = _shardings(jax.eval_shape(tx.init, spread), spread, mesh)
     state = jax.jit(tx.init, out_shardings=where)(spread)
     report: dict[str, Any] = {"init": sum(not _is_sharded(leaf, spread) for leaf in _arrays(state))}
-    after, compiled = [spread, state], jax.jit(step)
+    after = [spread, state]
     for _ in range(STEPS):
         after = list(compiled(*after, spread))
-    return report | _scanned(step, spread, state, after) | _donated(step, spread, state) | _alone(name, given, mesh)
+    report |= _scanned(step, spread, state, after)
+    return report | (_donated(step, spread, state) if _is_explicit(mesh) else _alone(name, given, mesh))
+
+
+def _is_explicit(mesh: Any) -> bool:
+    return AxisType.Explicit in mesh.axis_types
 
 
 def _shardings(state: Any, spread: dict[str, Any], mesh: Any) -> Any:
@@ -200,7 +205,6 @@ def _donated(step: Any, spread: Any, state: Any) -> dict[str, Any]:
         "warned": [str(one.message)[:200] for one in said if "donated" in str(one.message)],
         "aliases": len(re.findall(r"(?:may|must)-alias", header)),
         "arrays": len(spread) + sum(leaf.shape in shapes for leaf in _arrays(state)),
-        "held": compiled.memory_analysis().temp_size_in_bytes,
     }
 
 
@@ -215,20 +219,17 @@ def _alone(name: str, given: dict[str, np.ndarray], mesh: Any) -> dict[str, Any]
     own = {name: given[name] for name in SLICED}
     mapped = jax.jit(jax.shard_map(twice, mesh=mesh, in_specs=(SLICED,), out_specs=SLICED, check_vma=True))
     placed = {name: jax.device_put(leaf, NamedSharding(mesh, SLICED[name])) for name, leaf in own.items()}
-    found, compiled, off = mapped(placed), jax.jit(twice), 0.0
+    found, compiled, devices = mapped(placed), jax.jit(twice), list(mesh.devices.flat[:3])
     with jax.set_mesh(jax.make_mesh((1,), ("alone",))):
-        for device in mesh.devices.flat[:3]:
-            wanted = compiled({name: jnp.asarray(_on(device, leaf)) for name, leaf in placed.items()})
-            off = max(off, _off({path: _on(device, leaf) for path, leaf in found.items()}, wanted, name))
-        few = {name: jnp.asarray(leaf[:16]) for name, leaf in own.items()}
-        more = jax.tree_util.tree_map(lambda leaf: leaf * leaf.dtype.type(2), few)
-        both = jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), few, more)
-        mapped_over = jax.jit(jax.vmap(twice))(both)
-        each = [
-            _off(jax.tree_util.tree_map(lambda x, i=i: x[i], mapped_over), compiled(one), name)
-            for i, one in enumerate((few, more))
-        ]
-    return {"shard_map off": off, "vmap off": max(each)}
+        slices = [{name: jnp.asarray(_on(device, leaf)) for name, leaf in placed.items()} for device in devices]
+        wanted = list(map(compiled, slices))
+        mapped_over = jax.jit(jax.vmap(twice))(jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *slices))
+        each = [jax.tree_util.tree_map(lambda x, i=i: x[i], mapped_over) for i in range(len(slices))]
+    shards = [{path: _on(device, leaf) for path, leaf in found.items()} for device in devices]
+    return {
+        f"{way} off": max(_off(one, right, name) for one, right in zip(results, wanted, strict=True))
+        for way, results in (("shard_map", shards), ("vmap", each))
+    }
 
 
 def _on(device: Any, leaf: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ def allowed_off(name: str, dtype: str) -> int:
 
 @pytest.mark.parametrize(("kind", "dtype"), WAYS)
 def test_every_transform_on_a_mesh(kind: str, dtype: str) -> None:
-    """Also donated, in scan, shard_map and vmap."""
+    """Also in scan, and on one of the two kinds of mesh donated, in shard_map and vmap: each compiles anew."""
     reports = reports_of(kind, dtype, "jit")
     # The check can fail: a norm needs an all-reduce and a few temporary numbers.
     assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
@@ -75,13 +75,14 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str) -> None:
         most = max(HELD, found["optax"], allowed[dtype], MEASURED.get(name, {}).get(dtype, 0))
         assert found["temporary"] <= most, name
         assert found["init"] == 0, name
-        assert found["warned"] == [], name
-        assert found["aliases"] >= found["arrays"], name  # and most numbers
         assert found["scan off"] <= (2 * SUMS if Row(name).sums else 0), name  # a loop may fuse sums otherwise
-        if dtype == "float32":
-            assert (max(found["held"], found["scan held"]) > 4 * HELD) == (name in COPIED), name
         assert found["scan spread"] == found["scan state"] == found["scan gathers"] == 0, name
-        assert max(found["shard_map off"], found["vmap off"]) <= allowed_off(name, dtype), name
+        if kind == "explicit":
+            assert found["warned"] == [], name
+            assert found["aliases"] >= found["arrays"], name  # and most numbers
+        else:
+            assert (found["scan held"] > 4 * HELD) == (name in COPIED), name
+            assert max(found["shard_map off"], found["vmap off"]) <= allowed_off(name, dtype), name
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("explicit", "float32"), ("auto", "float64")])
