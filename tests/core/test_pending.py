@@ -189,8 +189,8 @@ def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(fra
 
 
 @slow_modes
-@by_inductor
 @slow(XLA, framework="jax", mode="compiled")
+@pytest.mark.parametrize(("framework", "mode"), MOST)
 def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
     """XLA computes a product twice, once fused with a sum; the two copies must be split at the same bit."""
     rng = np.random.default_rng(230)

@@ -48,6 +48,8 @@ def all_of(*trees: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
     """All dtypes are combined in float64, for which test_conflicts_ranges.py lets inductor generate code."""
+    if (framework, mode) == ("torch", "compiled") and dtype != "float32":
+        pytest.skip("one dtype is enough for a compiler that takes its time")
     trees = conflicts.trees(DTYPES[dtype])
     found = call(framework, mode, all_of, *trees)
     rows = np.stack([conflicts.flat(tree) for tree in trees])
