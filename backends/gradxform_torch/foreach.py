@@ -132,6 +132,7 @@ def combination(
     extreme = any(map(elementwise.is_extreme, {*itertools.chain(*weights)}))
     if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
         return None
+    into = into if into is not None and all(are_writable(into)) else None
     out: list[Any] = [None] * count
     for places in groups:
         some, by = ([[column[i] for i in places] for column in each] for each in (columns, weights))
@@ -146,7 +147,7 @@ def _is_fused(columns: Columns, i: int) -> bool:
 
 
 def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] | None) -> Tensors:
-    """Add up columns of one dtype each; overwrite `into` where it is one of the columns."""
+    """Add up columns of one dtype each; overwrite `into`, which is writable, where it is one of the columns."""
     if columns[0][0].is_complex():
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, added(parts, weights, None)))
@@ -154,8 +155,8 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] 
     wide = [column if column[0].dtype == dtype else [x.to(dtype) for x in column] for column in columns]
     terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]
     written = [k for k, column in enumerate(wide) if _is_same(column, into)]
-    if len(terms) == 1 and not written and into and {x.dtype for x in into} == {dtype} and _is_same(into, into):
-        if into[0].is_cpu:
+    if len(terms) == 1 and not written and into and {x.dtype for x in into} == {dtype}:
+        if into[0].is_cpu and terms[0][1] != 1.0:
             return [torch.mul(x, by, out=new) for x, by, new in zip(wide[0], weights[0], into, strict=True)]
         terms, written = [(copied(wide[0], into), terms[0][1])], [0]
     own = written or [k for k, column in enumerate(columns) if wide[k] is not column]
@@ -166,6 +167,9 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] 
     if not own and weight == 1.0 and terms:
         other, by = terms.pop()
         total = private.foreach_add(total, other, alpha=by)
+    elif own and weight != 1.0 and len(terms) == 1 == terms[0][1] and total[0].is_cpu:
+        each_weight = weight if isinstance(weight, list) else [weight] * len(total)
+        return [torch.add(x, y, alpha=by, out=y) for x, y, by in zip(terms[0][0], total, each_weight, strict=True)]
     elif not own or weight != 1.0:
         total = times(total, bool(own), weight)
     for other, by in terms:
@@ -176,8 +180,8 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] 
 
 
 def _is_same(column: Sequence[torch.Tensor], into: Sequence[Any] | None) -> bool:
-    """Whether the tensors of a column are those to write to, and may be overwritten."""
-    return into is not None and all([x is y for x, y in zip(column, into, strict=True)]) and all(are_writable(column))
+    """Whether the tensors of a column are those to write to."""
+    return into is not None and all([x is y for x, y in zip(column, into, strict=True)])
 
 
 def sums_dtype(leaf: torch.Tensor) -> torch.dtype:

@@ -107,20 +107,22 @@ class Host(Readable, foreach.Eager):
         of_all = torch.as_tensor(1.0 if factors is None else factors, dtype=torch.float64)
         each_factor = of_all.expand(len(columns[0])).tolist()
         kinds, every = [leaf.dtype for leaf in columns[0]], [*itertools.chain(*columns)]
-        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in {1.0, *each_factor}})
+        distinct = {1.0, *each_factor}
+        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in distinct})
         if [x.dtype for x in every] != kinds * len(columns) or not _PLAIN.issuperset(kinds) or any(extreme):
             return False
         if not all(are_writable(every)):
             return False
-        for places in parts.grouped([leaf.numel() for leaf in columns[0]], kinds):
-            rows: list[Any] = [*[[column[i] for i in places] for column in columns], None]
+        pieces = [(piece, i) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
+        for places in parts.grouped([row[0].numel() for row, _ in pieces], [kinds[i] for _, i in pieces]):
+            rows: list[Any] = [*map(list, zip(*[pieces[place][0] for place in places], strict=True)), None]
             for (target, terms), weights in zip(steps, by, strict=True):
                 if not terms:
                     private.foreach_zero_(rows[target])
                     continue
                 each = [[weight] * len(places) for weight in weights]
                 if factors is not None and 0 in terms:
-                    each[0] = [weights[0] * each_factor[i] for i in places]
+                    each[0] = [weights[0] * each_factor[pieces[place][1]] for place in places]
                 rows[target] = foreach.added([rows[term] for term in terms], each, rows[target])
         return True
 
@@ -132,6 +134,13 @@ class Host(Readable, foreach.Eager):
         if function != "torch clip_grad_norm_" or not there:
             return None
         return torch.nn.utils.get_total_norm(there, ord).double()
+
+
+def _pieces(row: tuple[torch.Tensor, ...]) -> Sequence[tuple[torch.Tensor, ...]]:
+    """A row of tensors, in pieces that stay in the cache from one step to the next."""
+    if row[0].numel() <= 2 * parts.LARGE or not all([x.is_contiguous() for x in row]):
+        return [row]
+    return list(zip(*[torch.split(x.view(-1), 2 * parts.LARGE) for x in row], strict=True))
 
 
 def _times(leaves: foreach.Tensors, own: bool, factors: list[float]) -> Any:
