@@ -19,7 +19,7 @@ from gradxform.core.leaves import once
 from gradxform.core.transform import Context
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import check_waits
-from gradxform_torch import private
+from gradxform_torch import foreach, private
 from gradxform_torch.dtensor import is_writable, local
 from gradxform_torch.kernels import backend
 from gradxform_torch.readable import DEVICE, HOST, place_of
@@ -234,20 +234,20 @@ def clear(parameters: Sequence[torch.Tensor]) -> None:
 
 def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[int], kept: bool) -> None:
     """Write results into the gradients, or replace those that cannot be written, by copies if a state keeps them."""
-    written: list[tuple[torch.Tensor, torch.Tensor]] = []
+    written, new = list[torch.Tensor](), list[torch.Tensor]()
     replaced: dict[int, torch.Tensor | None] = {}
     for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
         if old is None or (result is old and i not in skipped):
             continue
         if i not in skipped and old.layout == result.layout == torch.strided and is_writable(old):
-            written.append((local(old), local(result)))
+            written.append(local(old))
+            new.append(local(result))
         else:
             replaced[id(old)] = None if i in skipped else result.clone() if kept else result
     for parameter in parameters if replaced else ():
         if id(parameter.grad) in replaced:
             parameter.grad = replaced[id(parameter.grad)]
-    if written:
-        private.foreach_copy_([old for old, _ in written], [new for _, new in written])
+    foreach.copied(new, written)
 
 
 # --- norms and states ------------------------------------------------------------------------------------------------

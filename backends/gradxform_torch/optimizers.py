@@ -13,7 +13,7 @@ from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.numerics import formulas
 from gradxform.transforms.skipping import is_due
-from gradxform_torch import private
+from gradxform_torch import foreach
 from gradxform_torch.apply_ import Named, NormBefore, next_state, norm_before
 from gradxform_torch.dtensor import local
 from gradxform_torch.kernels import backend
@@ -97,18 +97,15 @@ def moved(
 def _write(parameters: Row, old: Row, after: Tree, due: Any) -> None:
     """Write the parameters with their transformed updates; stopped ones are restored."""
     stopped, rows = after.skipped(), []
-    if stopped:
-        private.foreach_copy_([local(parameters[i]) for i in stopped], [local(old[i]) for i in stopped])
+    foreach.copied([local(old[i]) for i in stopped], [local(parameters[i]) for i in stopped])
     for i, (leaf, slot) in enumerate(zip(after.leaves, after.source.kept, strict=True)):
         if slot not in stopped:
             update, new = local(leaf), local(parameters[slot].detach())
             # Half precision has wider updates, which may be written if no state holds them.
-            rows.append(
-                (update, new, local(old[slot]), update if i in after.owned and update.dtype != new.dtype else new)
-            )
+            out = update if i in after.owned and update.dtype != new.dtype else new
+            rows.append((update, new, local(old[slot]), out))
     if rows:
-        given, own, starts, out = map(list, zip(*rows, strict=True))
-        made = with_updates(backend, given, own, starts, due, out)
-        left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
-        if left:
-            private.foreach_copy_([p for p, _ in left], [q for _, q in left])
+        given, own, starts, into = map(list, zip(*rows, strict=True))
+        made = with_updates(backend, given, own, starts, due, into)
+        left = [(q, p) for p, q in zip(own, made, strict=True) if p is not q]
+        foreach.copied([q for q, _ in left], [p for _, p in left])
