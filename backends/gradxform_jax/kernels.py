@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row
+from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row, places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking
 from gradxform.numerics.elementwise import Formula, weighted
@@ -110,11 +110,9 @@ class JAX(Plain):
         As many leaves as devices shard their matrices, or a multiple, become one stack, which these devices share: one
         all-to-all, and one back. XLA divides products on an Auto mesh.
         """
-        out, groups = list(leaves), dict[Any, list[int]]()
-        for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
-            sharding = jax.typeof(leaf).sharding
-            groups.setdefault((leaf.shape, leaf.dtype, sharding, own), []).append(i)
-        for (_, _, sharding, own), places in groups.items():
+        out, rows = list(leaves), zip(leaves, sides, strict=True)
+        kinds = [(leaf.shape, leaf.dtype, jax.typeof(leaf).sharding, own) for leaf, own in rows]
+        for (_, _, sharding, own), places in places_of(kinds).items():
             names = [name for axis in (*own[0], *own[1]) for name in reversed(_names(sharding.spec[axis]))]
             size = math.prod([sharding.mesh.shape[name] for name in names])
             shared = places[: len(places) // size * size if names else 0]
@@ -131,8 +129,7 @@ class JAX(Plain):
         By counting, in one loop for all leaves of a width: a sort would gather sharded arrays, and is slower on a CPU.
         """
         limits = dict[int, Any]()
-        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        for dtype, places in places_of([leaf.dtype for leaf in leaves]).items():
             some = [leaves[i] for i in places], [counts[i] for i in places]
             limits.update(zip(places, _limits(np.dtype(f"int{8 * dtype.itemsize}"), *some), strict=True))
         sizes = [ranking.in_order(Namespace, leaf) for leaf in leaves]

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Backward, Containers
+from gradxform.backend.protocol import Backward, Containers, places_of
 from gradxform_mlx import namespace
 
 _SMALL = 1 << 13
@@ -67,9 +67,8 @@ class MLX(Containers):
 
     def norms(self, leaves: Sequence[mx.array], ord: float) -> mx.array:
         """The leaves' norms; on a GPU those of small leaves of one size and dtype together, in fewer launches."""
-        groups: dict[Any, list[int]] = {}
-        for i, leaf in enumerate(leaves):
-            groups.setdefault((leaf.size, leaf.dtype) if leaf.size <= _SMALL and on_gpu() else i, []).append(i)
+        small = [leaf.size <= _SMALL and on_gpu() for leaf in leaves]
+        groups = places_of([(x.size, x.dtype) if small[i] else i for i, x in enumerate(leaves)])
         if len(groups) == len(leaves):
             return super().norms(leaves, ord)
         found: list[Any] = [None] * len(leaves)

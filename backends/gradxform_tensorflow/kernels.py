@@ -12,7 +12,7 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes, Columns, Given, Row
+from gradxform.backend.protocol import Axes, Columns, Given, Row, places_of
 from gradxform.numerics import elementwise, formulas, ranking
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform.numerics.matrices import Sides
@@ -115,12 +115,12 @@ class TensorFlow(Readable, Plain):
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
-        out, kinds, seen = list(leaves), dict[int, Any](), Counter[Any]()
+        out, kinds, seen = list(leaves), list[Any](), Counter[Any]()
         saves_ops = tf.executing_eagerly() or not running.has_only_cpus()
-        for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
+        for leaf, own in zip(leaves, sides, strict=True):
             kind, count = (tuple(leaf.shape), leaf.dtype, leaf.device, own), leaf.shape.num_elements()
             seen[kind] += count
-            kinds[i] = (kind, seen[kind] // _PART) if count <= (_PART if saves_ops else _CHEAP) else None
+            kinds.append((kind, seen[kind] // _PART) if count <= (_PART if saves_ops else _CHEAP) else None)
         for places in products.grouped(kinds, 2 if saves_ops else _MANY):
             some, own = [leaves[i] for i in places], sides[places[0]]
             if len(some) > 1:
@@ -138,8 +138,7 @@ class TensorFlow(Readable, Plain):
         if running.readable(leaves):
             return super().largest(leaves, counts)
         sizes, out = [ranking.in_order(Namespace, leaf) for leaf in leaves], list(leaves)
-        for dtype in dict.fromkeys(own.dtype for own in sizes):
-            places = [i for i, own in enumerate(sizes) if own.dtype == dtype]
+        for places in places_of([own.dtype for own in sizes]).values():
             find = _limits_in_eager_code if tf.executing_eagerly() else _limits
             limits = find([sizes[i] for i in places], [tf.cast(counts[i], _kind(sizes[i])) for i in places])
             for i, limit in zip(places, limits, strict=True):

@@ -40,9 +40,9 @@ def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
     """Sums of squares of large leaves in rows, of small ones of one shape together, and of others."""
-    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
-    packs = products.packs(leaves, {i: str(leaf.shape) for i, leaf in enumerate(leaves) if i not in large})
-    others = [group[0] for group in packs if len(group) == 1]
+    packs = products.packs(leaves, [str(leaf.shape) for leaf in leaves])
+    alone = [group[0] for group in packs if len(group) == 1]
+    large, others = [i for i in alone if _is_large(leaves[i])], [i for i in alone if not _is_large(leaves[i])]
     ways = [(_in_rows, large), (_exactly, others), *[(_together, group) for group in packs if len(group) > 1]]
     found = [way(*[leaves[i] for i in group]) for way, group in ways if group]
     return tf.gather(tf.concat(found, 0), np.argsort([i for _, group in ways for i in group]))

@@ -11,13 +11,14 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.host.namespace import NUMPY
+from gradxform.backend.protocol import places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise
 from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_steps, weights_of
@@ -36,12 +37,12 @@ def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor; unchanged bit by bit if the factor is one. Small leaves are multiplied together."""
     if is_read(factors):
         each = np.broadcast_to(np.asarray(factors, np.float64), len(leaves)).tolist()
-        keys = {i: str(by) for i, by in enumerate(each) if by != 1.0}  # tells 0.0 from -0.0
-        known = {key: _known(float(key)) for key in set(keys.values())}
+        keys = [None if by == 1.0 else str(by) for by in each]  # tells 0.0 from -0.0
+        known = {key: _known(None if key is None else float(key)) for key in set(keys)}
         groups, far = packs(leaves, keys), None
         by = [known[keys[group[0]]] for group in groups]
     else:
-        groups, (far, whole) = packs(leaves, dict.fromkeys(range(len(leaves)))), _split(factors)
+        groups, (far, whole) = packs(leaves, [0] * len(leaves)), _split(factors)
         one = factors.shape.rank == 0
         each = [whole] * len(leaves) if one else _unstacked(whole, len(leaves))
         by = [each[group[0]] if one or len(group) == 1 else _repeated(whole, leaves, group) for group in groups]
@@ -150,28 +151,25 @@ def _repeated(vectors: Factor, leaves: Sequence[Any], group: Sequence[int]) -> F
 # --- packs -----------------------------------------------------------------------------------------------------------
 
 
-def packs(leaves: Sequence[Any], keys: Mapping[int, Any]) -> list[list[int]]:
+def packs(leaves: Sequence[Any], keys: Sequence[Any]) -> list[list[int]]:
     """Group positions: small real tensors on CPUs by dtype and key, in eager mode only vectors; others by themselves.
 
-    In eager mode, flattening is an op too.
+    In eager mode, flattening is an op too. Those with the key None are by themselves.
     """
     vectors, on_cpus = tf.executing_eagerly(), running.has_only_cpus() or running.readable(leaves)
 
-    def kind(i: int) -> Any:
-        leaf = leaves[i]
-        known = on_cpus and (not vectors or leaf.shape.rank == 1) and not leaf.dtype.is_complex
-        count = leaf.shape.num_elements() if known else None
-        return None if count is None or count > _SMALL else (leaf.dtype, keys[i])
+    def kind(leaf: Any, key: Any) -> Any:
+        fits = on_cpus and key is not None and (not vectors or leaf.shape.rank == 1) and not leaf.dtype.is_complex
+        count = leaf.shape.num_elements() if fits else None
+        return None if count is None or count > _SMALL else (leaf.dtype, key)
 
-    return grouped({i: kind(i) for i in keys}, _FEW)
+    return grouped(list(map(kind, leaves, keys)), _FEW)
 
 
-def grouped(kinds: Mapping[int, Any], least: int) -> list[list[int]]:
+def grouped(kinds: Sequence[Any], least: int) -> list[list[int]]:
     """Group positions of one kind; fewer than so many, and those of the kind None, are by themselves."""
-    groups: dict[Any, list[int]] = {}
-    for i, kind in kinds.items():
-        groups.setdefault(i if kind is None else kind, []).append(i)
-    return [own for group in groups.values() for own in ([group] if len(group) >= least else [[i] for i in group])]
+    groups = places_of([i if kind is None else kind for i, kind in enumerate(kinds)]).values()
+    return [own for group in groups for own in ([group] if len(group) >= least else [[i] for i in group])]
 
 
 def _joined(leaves: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs
+from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs, places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import ranking, subsets
 from gradxform.numerics.elementwise import Formula, is_extreme, weighted
@@ -46,7 +46,7 @@ class Batched(foreach.Eager):
 
     def groups(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
         """Group the leaves of a device; float64 leaves form a group of their own."""
-        return foreach.grouped([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves])
+        return list(places_of([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves]).values())
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
         """Return the norms of slices, repeated for each of several leaves' numbers."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gradxform.backend.protocol import Columns
+from gradxform.backend.protocol import Columns, places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.plain import Leafwise
+from gradxform_torch.plain import Plain
 from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-class Eager(Leafwise):
+class Eager(Plain):
     """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
 
     def clip(
@@ -79,18 +79,10 @@ def per_kind(
     kinds, out = list(map(_KIND, leaves)), list[Any](leaves)
     if len({*kinds}) == len({*own}) == 1:
         return list(function(leaves, own[0], *columns))
-    for places in grouped(zip(kinds, own, strict=True)):
+    for places in places_of(zip(kinds, own, strict=True)).values():
         given = [[column[i] for i in places] for column in (leaves, *columns)]
         out = put(out, places, function(given[0], own[places[0]], *given[1:]))
     return out
-
-
-def grouped(keys: Iterable[Any]) -> list[list[int]]:
-    """Group positions by key."""
-    found: dict[Any, list[int]] = {}
-    for i, key in enumerate(keys):
-        found.setdefault(key, []).append(i)
-    return list(found.values())
 
 
 def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
@@ -128,7 +120,7 @@ def combination(
     weights = [[1.0 if weight is None else float(weight)] * count for weight in numbers]
     if factors is not None:
         weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
-    groups = grouped([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)])
+    groups = places_of([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)]).values()
     extreme = any(map(elementwise.is_extreme, {*itertools.chain(*weights)}))
     if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
         return None

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradxform.backend.protocol import places_of
 from gradxform.core.leaves import put
-from gradxform_torch import foreach, private
+from gradxform_torch import private
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
@@ -20,7 +21,7 @@ def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
     """Group positions with one key, up to `PART` elements; what is large, or has the key None, is alone."""
     found: list[list[int]] = []
     rows = enumerate(zip(sizes, keys, strict=True))
-    for places in foreach.grouped([i if key is None or size > LARGE else key for i, (size, key) in rows]):
+    for places in places_of([i if key is None or size > LARGE else key for i, (size, key) in rows]).values():
         free = -1
         for i in places:
             if sizes[i] > free:

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -382,3 +382,11 @@ class Containers(Backend):
 def pairs(items: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Return the pairs i <= j, by rows."""
     return [(one, other) for i, one in enumerate(items) for other in items[i:]]
+
+
+def places_of(keys: Iterable[Any]) -> dict[Any, list[int]]:
+    """Return the positions of each key, in order."""
+    found: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return found

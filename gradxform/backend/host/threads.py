@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from gradxform.backend.protocol import places_of
+
 WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
 BLOCK = 1 << 18
@@ -26,9 +28,7 @@ _MOST = 4
 
 def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """Group the positions of small leaves of one kind, as many as fit the cache; not of the kind `...`."""
-    found: dict[Any, list[int]] = {}
-    for i, kind in enumerate(kinds):
-        found.setdefault(kind, []).append(i)
+    found = places_of(kinds)
     found.pop(..., None)
     groups: list[tuple[Any, list[int]]] = []
     for kind, places in found.items():
