@@ -119,19 +119,18 @@ def _sum(target: int, terms: Mapping[int, Any], dtype: Any, factor: Any) -> tupl
     """Return a step's target, the columns that it adds up, and the kernel; None for zeros."""
     if not terms:
         return target, [], None
-    weights = weights_of(NUMPY, list(terms.values()), factor if 0 in terms else None)
-    by = [_steps(weight, dtype, len(weights) == 1) for weight in weights]
-    return target, list(terms), functools.partial(_combined, dtype, by)
+    return target, list(terms), _summing(weights_of(NUMPY, list(terms.values()), factor if 0 in terms else None), dtype)
 
 
 def _in_turn(sums: Sequence[tuple[int, list[int], _Kernel | None]], xp: Any, out: Any, *given: Any) -> None:
-    """Overwrite elements of columns step by step; the last column is temporary."""
-    columns = [*given, None]
+    """Overwrite elements of columns step by step; the last column is temporary, and read once."""
+    columns: list[Any] = [*given, None]
     for target, terms, total in sums:
         if total is None:
             columns[target].fill(0.0)
         else:
-            columns[target] = total(xp, columns[target], *[columns[term] for term in terms])
+            spare = columns[-1] if terms[-1] == len(given) and given[0].ndim else None  # else a scalar
+            columns[target] = total(xp, columns[target], *[columns[term] for term in terms], spare=spare)
 
 
 def _exactly(factor: Any) -> Any:
@@ -208,8 +207,7 @@ def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, st
     """Return the kernel of a formula of real elements, in a dtype of sums: "f" or "d"."""
     dtype = np.dtype(kind)
     if formula is weighted:
-        weights = weights_of(NUMPY, numbers, factor)
-        return functools.partial(_combined, dtype, [_steps(by, dtype, len(weights) == 1) for by in weights])
+        return _summing(weights_of(NUMPY, numbers, factor), dtype)
     given = [dtype.type(number) for number in numbers]
 
     def computed(xp: Any, out: Any, *some: Any) -> None:
@@ -218,6 +216,14 @@ def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, st
         np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
 
     return computed
+
+
+def _summing(weights: Sequence[Any], dtype: Any) -> _Kernel:
+    """Return the kernel of a sum of elements times weights; it subtracts the last ones if their weight is -1."""
+    by = [_steps(weight, dtype, len(weights) == 1) for weight in weights]
+    if len(by) > 1 and isinstance(weights[-1], float) and weights[-1] == -1.0:
+        return functools.partial(_combined, dtype, [*by[:-1], []], np.subtract)
+    return functools.partial(_combined, dtype, by, np.add)
 
 
 def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
@@ -230,15 +236,21 @@ def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
     return [np.array(step, dtype) for step in (in_steps(NUMPY, known) if dtype.char == "f" else [known])]
 
 
-def _combined(dtype: Any, weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> Any:
-    """Return the sum of elements times weights, in an array if one is given, which may be one of the elements."""
+def _combined(dtype: Any, weights: Sequence[Any], join: Any, xp: Any, out: Any, *some: Any, spare: Any = None) -> Any:
+    """Return the sum of elements times weights, in an array if one is given, which may be one of the elements.
+
+    `join` adds or subtracts the last elements, and `spare` may be overwritten by their product.
+    """
     free = out is not None and not any([np.may_share_memory(x, out) for x in some[:-1]])
-    into, total = out if free else None, None  # large temporary arrays take new pages each time
+    into, total = out if free else spare, None  # large temporary arrays take new pages each time
     for rank in range(len(some) - 1, -1, -1):
         x = some[rank] if some[rank].dtype == dtype else some[rank].astype(dtype)
         for step in weights[rank]:
             x = np.multiply(x, step, into if total is None else None)
-        total = x if total is None else np.add(total, x, into if rank else out)
+        if total is None:
+            total = x
+        else:
+            total, join = join(x, total, into if rank else out), np.add
     return total
 
 
