@@ -60,8 +60,7 @@ class Namespace(Defaults):
         """Maximum over axes, keeping them; NaN if an element is NaN (XLA may drop it), zero if there are none."""
         keep = axes is not None
         lost = tf.reduce_any(tf.math.is_nan(x), axis=axes, keepdims=keep)
-        largest = tf.reduce_max(x, axis=axes, keepdims=keep)
-        largest = tf.where(largest < 0.0, tf.zeros_like(largest), largest)
+        largest = tf.maximum(tf.reduce_max(x, axis=axes, keepdims=keep), 0.0)
         return tf.where(lost, tf.constant(float("nan"), x.dtype), largest)
 
     @staticmethod

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.backend.protocol import places_of
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar, limit, number
 from gradxform.core.factory import factory
@@ -167,12 +168,8 @@ def _words(path: str) -> tuple[int, int]:
 
 def _by_place(g: Tree) -> dict[tuple[Any, ...], list[int]]:
     """Group active leaves, by rank, that have the same axes along which each device draws for itself."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for rank, i in enumerate(g.chosen):
-        slot = g.source.kept[i]
-        axes = tuple(group.axis for group in g.groups if slot not in (group.replicated or ()))
-        found.setdefault(axes, []).append(rank)
-    return found
+    slots = [g.source.kept[i] for i in g.chosen]
+    return places_of([tuple([x.axis for x in g.groups if slot not in (x.replicated or ())]) for slot in slots])
 
 
 def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[int, ...]) -> tuple[Array, Array]:
