@@ -325,7 +325,7 @@ def test_a_process_compiles_more_chains_than_torch_recompiles(framework: str, mo
         assert array(in_mode(framework, "compiled", tx.update)(ones, tx.init(ones))[0][0]).tolist() == [count, count]
 
 
-@by_inductor
+@by_graph
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[1] == "compiled"])
 def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
     calls: list[int] = []
@@ -373,7 +373,7 @@ def test_schedules_are_compared_by_identity_and_numbers_by_value() -> None:
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-@by_inductor
+@by_graph
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> None:
     if (framework, mode, dtype) == ("torch", "compiled", "float32"):
@@ -910,7 +910,7 @@ def surgery(trees: list[dict[str, Any]], orders: Any) -> dict[str, Any]:
 
 
 @by_xla
-@by_inductor
+@by_graph
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
     """Each result is one of the paper's; in eager mode also for one, two and a zero task."""

@@ -19,7 +19,6 @@ from support import (
     assert_bits,
     assert_ulp,
     by_graph,
-    by_inductor,
     call,
     f32,
     in_mode,
@@ -78,7 +77,7 @@ def wanted(tree: Any) -> dict[str, float]:
     return found
 
 
-@by_inductor
+@by_graph
 @slow(XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"))
 def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str) -> None:
     """Norms within 1 ULP, factors within 2."""
@@ -175,7 +174,7 @@ def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework:
 SIZES = [(3,), (40,), (257, 3), (70_001,)]
 
 
-@by_inductor
+@by_graph
 @slow(XLA, framework="jax", mode="eager")
 def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str, rng: Any) -> None:
     """Changed elements are measured again, and rounding does not count as clipping, in either precision."""
