@@ -121,7 +121,7 @@ def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: 
     assert_bits(clipped(make, framework, mode, [norm * 1.001 for norm in norms], trees), trees)
 
 
-@by_inductor
+@by_graph
 @pytest.mark.parametrize(("framework", "mode"), [*MODES, ("mlx", "eager")])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
