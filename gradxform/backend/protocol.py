@@ -30,7 +30,8 @@ Columns = Sequence[Sequence[Array]]
 Steps = Sequence[tuple[int, Mapping[int, Any]]]
 """Each step has the column to overwrite, and the weights of the columns to add up, None for one; without any, zeros.
 
-The column after those given is temporary; one step writes it, and one reads it, as its last.
+The column after those given is temporary; one step writes it, and one reads it, as its last. Column 0 comes first in a
+step that reads it, and a step that adds up several columns overwrites one of them, or the temporary one.
 """
 
 
