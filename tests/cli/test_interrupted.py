@@ -82,7 +82,7 @@ def test_a_command(arguments: list[str], tmp_path: Path) -> None:
         for name in "ab":
             recorder, rng = gx.record(tmp_path / name), np.random.default_rng(0)
             for step in range(300):
-                recorder(step, gradients={str(i): rng.standard_normal(9, np.float32) for i in range(200)})
+                recorder(step, gradients={str(i): rng.standard_normal(9, np.float32) for i in range(800)})
     before = sorted(os.listdir(tmp_path))
     code, errors = interrupted([sys.executable, "-m", "gradxform", *arguments], tmp_path, 3.0)
     assert (code, errors) == (130, "gradxform: interrupted\n")
