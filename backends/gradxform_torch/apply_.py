@@ -234,7 +234,8 @@ def clear(parameters: Sequence[torch.Tensor]) -> None:
 
 def _write(parameters: Row, gradients: Row, results: Row, skipped: Collection[int], kept: bool) -> None:
     """Write results into the gradients, or replace those that cannot be written, by copies if a state keeps them."""
-    written, new = list[torch.Tensor](), list[torch.Tensor]()
+    written: list[torch.Tensor] = []
+    new: list[torch.Tensor] = []
     replaced: dict[int, torch.Tensor | None] = {}
     for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
         if old is None or (result is old and i not in skipped):

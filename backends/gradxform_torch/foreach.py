@@ -15,14 +15,14 @@ from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-class Eager(Plain):
+class Eager(Leafwise):
     """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
 
     def clip(

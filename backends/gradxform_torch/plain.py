@@ -60,7 +60,7 @@ class _Same(torch.autograd.Function):
 
 
 class Plain(Backend):
-    """PyTorch without fused kernels: with autograd, under a compiler, where nothing is batched."""
+    """PyTorch without its own kernels."""
 
     name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -155,14 +155,18 @@ class Plain(Backend):
             return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return leaf.numpy()
 
+    custom_backward = staticmethod(_same)
+
+
+class Leafwise(Plain):
+    """PyTorch for groups of leaves, one after the other: with autograd, under a compiler, where nothing is batched."""
+
     def multiply_over(
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
         """Leaves times factors of slices, one after the other."""
         each = split(leaves, axes, factors)
         return self._of_each(lambda xp, leaf, by: elementwise.times(xp, leaf, xp.float64(by)), leaves, each)
-
-    custom_backward = staticmethod(_same)
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo)
