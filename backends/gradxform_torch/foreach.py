@@ -154,7 +154,8 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] 
     own = written or [k for k, column in enumerate(columns) if wide[k] is not column]
     each = [k for k, (_, by) in enumerate(terms) if isinstance(by, list)]
     ones = [k for k, (_, by) in enumerate(terms) if by == 1.0]
-    last = [k for k, (_, by) in enumerate(terms) if by != -1.0][-1:]  # the state, as in place; -1 rounds nothing
+    # Of an average it is the state, as in place; a product with -1 rounds nothing.
+    last = [k for k, (_, by) in enumerate(terms) if by != -1.0][-1:]
     total, weight = terms.pop((own or each or ones or last or [0])[0])
     if not own and weight == 1.0 and terms:
         other, by = terms.pop()
