@@ -24,6 +24,7 @@ import numpy as np
 from catalogue import FRAMEWORKS
 
 import gradxform as gx
+from gradxform.backend import lookup
 from gradxform.cli import console
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.run import machine
@@ -39,7 +40,7 @@ WINDOW = 128
 SKIPPED = "skip_spikes(identity())"
 MODES = FRAMEWORKS | {
     "torch compiled": FRAMEWORKS["torch"]._replace(
-        title="PyTorch compiled", compiled=lambda torch, f: torch.compile(f)
+        title="PyTorch compiled", compiled=lambda torch, f: lookup.backend("torch").compile(f)
     ),
     "jax eager": FRAMEWORKS["jax"]._replace(title="JAX eager", compiled=lambda jax, step: step),
     "tensorflow eager": FRAMEWORKS["tensorflow"]._replace(title="TensorFlow eager", compiled=lambda tf, step: step),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import json
 import re
 import shlex
@@ -41,6 +42,7 @@ def executed(page: str) -> bool:
 def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for framework in ("jax", "optax", "tensorflow", "torch", "lightning", "accelerate", "mlx.core"):
         pytest.importorskip(framework)
+    importlib.import_module("torch").compiler.reset()  # torch counts what other tests compiled of the same `update`
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
     monkeypatch.chdir(tmp_path)  # for the files that a page writes
     text = "\n".join(blocks(page, "pycon"))
