@@ -84,8 +84,18 @@ def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
 
 
 def _apart(leaf: Any) -> Any:
+    # XLA sums in one loop if no axis is longer than 32; a sharded axis is not cut.
+    small = isinstance(leaf.size, int) and leaf.size < _OFFLOADED
+    if small and jax.device_count() == 1 and not any(jax.typeof(leaf).sharding.spec):
+        leaf = leaf.reshape([part for size in leaf.shape for part in _factors(size)])
     # Without the barrier, XLA shares the wider elements with a product, and writes them to memory.
     return _plain(barrier(leaf))
+
+
+def _factors(size: int) -> list[int]:
+    """Return a size as a product of numbers of at most 32, as far as it has such factors."""
+    part = next((n for n in range(32, 1, -1) if size > 32 and size % n == 0), size)
+    return [size] if part == size else [*_factors(size // part), part]
 
 
 def _by_rows(axis: int, length: int, leaf: Any) -> Any:
