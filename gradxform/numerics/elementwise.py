@@ -72,10 +72,10 @@ def in_steps(xp: Any, factor: Any) -> tuple[Any, ...]:
         return (factor,)
     whole, steps = xp.float64(factor), []
     rest = xp.abs(whole)
+    if isinstance(rest, np.ndarray) and ((rest >= LEAST) & (rest <= MOST)).all():
+        return (whole,)
     for _ in range(3):
         steps.append(xp.where(rest < LEAST, LEAST, xp.where(rest > MOST, MOST, rest)))
-        if isinstance(rest, np.ndarray) and (steps[0] == rest).all():
-            return (whole,)
         rest = rest / steps[-1]
     usual = (xp.abs(whole) > 0.0) & xp.isfinite(whole)
     return *steps[:2], xp.where(usual, xp.where(whole < 0.0, -steps[2], steps[2]), whole)

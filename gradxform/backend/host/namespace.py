@@ -62,7 +62,7 @@ class Namespace(Defaults):
         """Convert to a dtype."""
         if dtype == "bfloat16":
             importlib.import_module("ml_dtypes")  # from which NumPy knows it
-        return np.asarray(x).astype(dtype)
+        return np.asarray(x).astype(dtype, copy=False)
 
     def complex(self, real: Any, imag: Any) -> Any:
         """Combine two parts into complex numbers."""
