@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from gradxform.backend.protocol import Axes, Columns, Given, Row, pairs, places_of
-from gradxform.core.leaves import put
 from gradxform.numerics import ranking, subsets
 from gradxform.numerics.elementwise import Formula, is_extreme, weighted
 from gradxform.numerics.matrices import Sides
@@ -78,18 +77,18 @@ class Batched(foreach.Eager):
         """Multiply leaves by factors of slices."""
         if any([leaf.is_complex() for leaf in leaves]):
             return super().multiply_over(leaves, axes, factors, inplace)
-        each = [
-            self.namespace_of(leaf).float64(x) for leaf, x in zip(leaves, split(leaves, axes, factors), strict=True)
-        ]
-        return _each(torch.mul, leaves, each, _out(leaves, inplace))
+        return _each(torch.mul, leaves, self._wide(split(leaves, axes, factors), leaves), _out(leaves, inplace))
+
+    def _wide(self, numbers: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The numbers beside leaves, on their devices."""
+        return [self.namespace_of(leaf).float64(x) for leaf, x in zip(leaves, numbers, strict=True)]
 
     def centered(self, leaves: Sequence[torch.Tensor], axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Subtract the means of slices."""
-        if all(map(_fits, leaves)):
-            means = _reduced(leaves, axes, functools.partial(torch.sum, keepdim=True), self._mean_over)
-            private.foreach_div_(means, [self.count(leaf, over) for leaf, over in zip(leaves, axes, strict=True)])
-        else:
-            means = _reduced(leaves, axes, None, self._mean_over)
+        fit = all(map(_fits, leaves))
+        means = _reduced(leaves, axes, functools.partial(torch.sum, keepdim=True) if fit else None, self._mean_over)
+        if fit:
+            private.foreach_div_(means, list(map(self.count, leaves, axes)))
         return _each(torch.sub, leaves, means, _out(leaves, inplace, wide=True))
 
     def inner_products(self, columns: Sequence[Sequence[torch.Tensor]], factors: Sequence[Any] | None) -> list[Any]:
@@ -137,8 +136,7 @@ class Batched(foreach.Eager):
             return plain(formula, [[x] for x in elements], numbers, own, **static | index)[0]
 
         if factors is not None:
-            each = [self.namespace_of(leaf).float64(x) for leaf, x in zip(columns[0], factors, strict=True)]
-            columns = [*columns, each]
+            columns = [*columns, self._wide(factors, columns[0])]
         return parts.in_parts(kernel, columns, out)
 
     def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
@@ -199,14 +197,15 @@ def _reduced(leaves: Sequence[torch.Tensor], axes: Axes, wide: Any, plain: Reduc
 
     In float64 by `wide`, if given, where squares fit it; else by a plain kernel.
     """
-    out, over = list(leaves), list(map(_positive, leaves, axes))
+
+    def kernel(array: torch.Tensor, key: tuple[tuple[int, ...], bool]) -> torch.Tensor:
+        over, fits = _shifted(key[0]), key[1]
+        return _in_pieces(array, over, wide) if fits else plain(array, over)
+
+    over = list(map(_positive, leaves, axes))
     fit = [wide is not None and bool(own) and _fits(leaf) for leaf, own in zip(leaves, over, strict=True)]
     dtypes = [torch.float64 if fits else leaf.dtype for leaf, fits in zip(leaves, fit, strict=True)]
-    for part in parts.stacks(leaves, list(zip(over, fit, strict=True)), dtypes):
-        for places, array in part:
-            own, fits = _shifted(over[places[0]]), fit[places[0]]
-            out = put(out, places, (_in_pieces(array, own, wide) if fits else plain(array, own)).unbind())
-    return out
+    return parts.stacked(kernel, leaves, list(zip(over, fit, strict=True)), dtypes)
 
 
 def _in_pieces(array: torch.Tensor, over: tuple[int, ...], function: Any) -> torch.Tensor:

@@ -21,10 +21,10 @@ from gradxform.core.leaves import put
 from gradxform.numerics import formulas, ranking
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import across, foreach, private, readable
+from gradxform_torch import across, foreach, private
 from gradxform_torch.namespace import Namespace
 from gradxform_torch.plain import Leafwise
-from gradxform_torch.readable import DEVICE, any_sharded, is_sharded, place_of
+from gradxform_torch.readable import DEVICE, any_sharded, are_writable, is_sharded, place_of
 
 
 def on_shards(name: str, at: int = 0, inputs: int | None = None) -> Any:
@@ -178,7 +178,7 @@ class Sharded(Leafwise):
         Raises:
             ValueError: This process has no part of a leaf.
         """
-        if not any_sharded(leaves):
+        if not any_sharded(set(map(type, leaves))):
             return super().dense(leaves, whole)
         for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
             if mesh.get_coordinate() is None:
@@ -280,7 +280,7 @@ def axis_of(placement: Any) -> int | None:
 def is_writable(leaf: Any) -> bool:
     """Whether each element has its own memory and needs no gradient."""
     partial = is_sharded(leaf) and any([placement.is_partial() for placement in leaf.placements])
-    return not partial and readable.is_writable(local(leaf))
+    return not partial and all(are_writable([local(leaf)]))
 
 
 def local(x: Any) -> Any:
@@ -303,9 +303,7 @@ def replicated(leaf: Any, axes: Collection[int | None] = ()) -> Any:
 
 def part(leaf: Any, x: Any) -> Any:
     """What belongs to a leaf's shard of an array that broadcasts against the leaf; numbers are unchanged."""
-    if not is_sharded(leaf) or not getattr(x, "ndim", 0):
-        return whole(x)
-    return local(alongside(leaf, x))
+    return local(alongside(leaf, x)) if getattr(x, "ndim", 0) else whole(x)
 
 
 def like(leaf: Any, own: Any, new: Any) -> Any:

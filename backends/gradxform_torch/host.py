@@ -20,7 +20,7 @@ from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform_torch import foreach, parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.readable import are_writable, is_writable
+from gradxform_torch.readable import are_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
 _PLAIN = {torch.float32, torch.float64}
@@ -82,7 +82,7 @@ class Host(Readable, foreach.Eager):
         extreme = (size > elementwise.MOST) & (size < math.inf) | (size < elementwise.LEAST) & (size > 0.0)
         if len(leaves) > 1 or leaf.dtype not in _PLAIN or (leaf.dtype == torch.float32 and bool(extreme.any())):
             return super().multiply_over(leaves, axes, factors, inplace)
-        return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and is_writable(leaf) else None)]
+        return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and all(are_writable(leaves)) else None)]
 
     def _clamped(self, leaves: foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> foreach.Tensors:
         """Large leaves in one pass over memory."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradxform.backend.protocol import places_of
+from gradxform.backend.protocol import Given, places_of
 from gradxform.core.leaves import put
 from gradxform_torch import private
 
@@ -33,13 +33,13 @@ def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
 
 
 def stacks(
-    leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Sequence[torch.dtype] | None = None
+    leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Sequence[torch.dtype]
 ) -> Iterator[list[tuple[Sequence[int], torch.Tensor]]]:
-    """Copy leaves of one shape, layout and key into stacks, some stacks at a time; a leaf alone stays where it is.
+    """Copy leaves of one shape, layout and key into stacks of the given dtypes, some stacks at a time.
 
-    With dtypes, one for each leaf, stacks have these; a leaf alone keeps its own.
+    A leaf alone stays where it is, in its own dtype.
     """
-    rows = list(zip(leaves, keys, dtypes or [leaf.dtype for leaf in leaves], strict=True))
+    rows = list(zip(leaves, keys, dtypes, strict=True))
     kinds: list[Any] = [
         (x.device, x.dtype, dtype, x.shape, x.stride(), key) if is_dense(x) else None for x, key, dtype in rows
     ]
@@ -66,11 +66,11 @@ def stacks(
 
 
 def stacked(
-    kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtype: Any = None
+    kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Given = None
 ) -> list[Any]:
-    """Apply a kernel of an array and a key to stacks of leaves of one shape and key, in a dtype if given."""
+    """Apply a kernel of an array and a key to stacks of leaves of one shape and key, in their own dtypes or others."""
     out: list[Any] = list(leaves)
-    for part in stacks(leaves, keys, dtype and [dtype] * len(leaves)):
+    for part in stacks(leaves, keys, dtypes or [leaf.dtype for leaf in leaves]):
         for places, array in part:
             out = put(out, places, kernel(array, keys[places[0]]).unbind())
     return out

@@ -25,7 +25,7 @@ def place_of(arguments: Iterable[Any]) -> str:
     """
     given = _tensors_in(arguments)
     kinds = set(map(type, given))
-    if not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds]):
+    if any_sharded(kinds):
         return SHARDED
     if torch.compiler.is_compiling():
         return PLAIN
@@ -60,19 +60,13 @@ def is_sharded(x: Any) -> bool:
     return type(x) not in TENSORS and hasattr(type(x), "from_local")
 
 
-def any_sharded(tensors: Iterable[Any]) -> bool:
-    """Whether any is a DTensor."""
-    kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
+def any_sharded(kinds: set[type]) -> bool:
+    """Whether one of some types is that of DTensors."""
     return not kinds <= TENSORS and any([hasattr(kind, "from_local") for kind in kinds])
 
 
-def is_writable(leaf: torch.Tensor) -> bool:
-    """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
-    return are_writable([leaf])[0]
-
-
 def are_writable(leaves: Iterable[torch.Tensor]) -> list[bool]:
-    """For each leaf, whether it is writable."""
+    """For each leaf, whether its elements have memory of their own, which holds their values, and need no gradient."""
     compiling = torch.compiler.is_compiling()  # Dynamo cannot trace some of these questions
     changing = compiling or torch.is_inference_mode_enabled()  # what was made in that mode may not change outside
     differentiated = torch.is_grad_enabled()
