@@ -85,7 +85,8 @@ def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
     made = _products(leaves, by, far)
     if far is None:
         return made
-    return [_unless(tf.equal(own.whole, 1.0), *both) for own, *both in zip(by, leaves, made, strict=True)]
+    ones = {id(own): tf.equal(own.whole, 1.0) for own in by}
+    return [_unless(ones[id(own)], *both) for own, *both in zip(by, leaves, made, strict=True)]
 
 
 @tf.custom_gradient
@@ -102,7 +103,10 @@ def _products(leaves: Sequence[Any], by: Sequence[Factor | None], far: Any) -> l
         return made
 
     def far_off() -> list[Any]:
-        return [elementwise.times(Namespace, *row) for row in traced.values()]
+        numbers = {id(whole): whole for _, whole in traced.values() if whole.shape.rank == 0}
+        split = elementwise.split(Namespace, tf.stack([*numbers.values()])) if numbers else None
+        own = dict(zip(numbers, _unstacked(split, len(numbers)) if split else (), strict=True))
+        return [elementwise.times(Namespace, leaf, own.get(id(whole), whole)) for leaf, whole in traced.values()]
 
     return put(made, traced, running.cond(far, far_off, lambda: [made[i] for i in traced]))
 
