@@ -108,5 +108,4 @@ def _between(results: Sequence[Sequence[parity.Result]]) -> str:
     pairs = [pair for two in itertools.combinations(results, 2) for pair in zip(*two, strict=True)]
     found = [(parity.differences(a.leaves, b.leaves)[1], a, b) for a, b in pairs if a.leaves and b.leaves]
     worst = parity.larger(*(difference for difference, *_ in found))
-    where = (f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}" for d, a, b in found if d is worst)
-    return "" if worst is None else next(where)
+    return next((f"{a.where} against {b.where}, {worst}" for d, a, b in found if d and d is worst), "")

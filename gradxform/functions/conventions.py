@@ -6,18 +6,13 @@ import re
 
 Axes = tuple[int, ...]
 
-TORCH = {
-    "kernel": "weight",
-    "embedding": "weight",
-    "embeddings": "weight",
-    "scale": "weight",
-    "gamma": "weight",
-    "beta": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
+_TORCH = {
+    "weight": ("kernel", "embedding", "embeddings", "scale", "gamma"),
+    "bias": ("beta",),
+    "running_mean": ("mean", "moving_mean"),
+    "running_var": ("var", "moving_variance"),
 }
+TORCH = {other: name for name, others in _TORCH.items() for other in others}
 """The last key of a path in Flax or Keras, and in PyTorch."""
 _ROLES = {
     "matrix": ("weight", "kernel", "w", "weight_ih", "w_i", "wx", "embedding", "embeddings"),

@@ -14,7 +14,7 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.errors import misplaced, short
 from gradxform.backend.protocol import Backend
-from gradxform.functions import conventions
+from gradxform.functions import conventions, inspecting
 from gradxform.numerics import Array
 from gradxform.transforms.history import AdaGCState, PercentileState, ZScoreState
 
@@ -58,14 +58,7 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     paths = backend.paths(state)
     places = zip(paths, leaves, strict=True)
     found = [None if leaf is None else np.array(values("to_numpy", path, leaf)) for path, leaf in places]
-    return _by_path("to_numpy", paths, found) if by_path else backend.unflatten(structure, found)
-
-
-def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, Any]:
-    found = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if leaf is not None}
-    if len(found) < sum(leaf is not None for leaf in leaves):
-        raise ValueError(f"{what}: two leaves of the state have the same path; rename the dict key that contains '/'")
-    return found
+    return inspecting.by_path("to_numpy", paths, found) if by_path else backend.unflatten(structure, found)
 
 
 def values(what: str, path: str, leaf: Any) -> Any:
@@ -74,10 +67,9 @@ def values(what: str, path: str, leaf: Any) -> Any:
     try:
         found = np.asarray(leaf if own is None else own.to_numpy(leaf))
     except Exception as error:
-        why = (
-            f"{str(error).splitlines()[0]}; call it outside compiled code; of a JAX key, save jax.random.key_data(key)"
-        )
-        raise TypeError(f"{what}: the leaf at {path!r} has no values for NumPy: {why}") from error
+        why = f"{str(error).partition(chr(10))[0]}; call it outside compiled code"
+        advice = "of a JAX key, save jax.random.key_data(key)"
+        raise TypeError(f"{what}: the leaf at {path!r} has no values for NumPy: {why}; {advice}") from error
     if found.dtype.kind in "OSU":
         raise TypeError(f"{what}: the leaf at {path!r} is not an array of numbers: {leaf!r:.100}")
     return found
@@ -163,7 +155,7 @@ def _opened(what: str, state: Any) -> dict[str, Any]:
         raise TypeError(f"{what}: {error}") from error
     if lookup.is_number(state):
         raise TypeError(f"{what}: expected a state, a tuple or dict of arrays, got {state!r}")
-    return {} if backend is None else _by_path(what, backend.paths(state), leaves)
+    return {} if backend is None else inspecting.by_path(what, backend.paths(state), leaves)
 
 
 def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,10 +92,23 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
     if view is None:
         return {}
     found, paths = _stored(view, view.norms(order)), view.source.paths
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise ValueError(f"norms: two leaves have the path {twice!r}; rename the dict key that contains '/'")
-    return {path: found[i] for i, path in enumerate(paths)}
+    return by_path("norms", paths, [found[i] for i in range(len(paths))])
+
+
+def by_path(what: str, paths: Sequence[str], leaves: Iterable[Any]) -> dict[str, Any]:
+    """Return the leaves by path, without None.
+
+    Raises:
+        ValueError: two leaves have the same path.
+    """
+    found: dict[str, Any] = {}
+    for path, leaf in zip(paths, leaves, strict=True):
+        if leaf is None:
+            continue
+        if path in found:
+            raise ValueError(f"{what}: two leaves have the same path {path!r}; rename the dict key that contains '/'")
+        found[path] = leaf
+    return found
 
 
 def paths(tree: Any) -> list[str]:
@@ -124,13 +137,12 @@ def paths(tree: Any) -> list[str]:
     """
     if isinstance(tree, Iterator) and not (tree := list(tree)):
         raise ValueError("paths: the iterator is empty, or used up after one pass; write list(...) of it")
-    found = listed_paths(tree)
-    if found is None and not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
-        # Keras layers come first: on the PyTorch backend they are also modules.
-        adapters = (lookup.adapter(name) for name in ("keras", "torch", "tensorflow") if name in sys.modules)
-        found = next((there for there in (module.paths_in(tree) for module in adapters) if there is not None), None)
-    if found is not None:
-        return found
+    if (listed := listed_leaves(tree)) is not None:
+        return [path for path, _ in listed]
+    if not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
+        for name in ("keras", "torch", "tensorflow"):  # Keras first: on the PyTorch backend, layers are also modules
+            if name in sys.modules and (found := lookup.adapter(name).paths_in(tree)) is not None:
+                return list(found)
     view = Tree.read(tree)
     return [] if view is None else view.source.paths
 
@@ -180,12 +192,12 @@ def _stored(view: Tree, norm: Norm) -> Array:
     return view.backend.stored(norm.value, "float32" if norm.single is True else "float64", view.leaves[0])
 
 
-def listed_paths(given: Any) -> list[str] | None:
-    """Return the paths of a list of variables or of (gradient, variable) or (name, parameter) pairs, else None."""
+def listed_leaves(given: Any) -> list[tuple[str, Any]] | None:
+    """Return path and leaf of each variable, (gradient, variable) or (name, parameter) pair of a list, else None."""
     if not isinstance(given, (list, tuple)) or not given:
         return None
     pairs = all(isinstance(item, (list, tuple)) and len(item) == 2 for item in given)
     if pairs and all(isinstance(name, str) for name, _ in given):
-        return [name.replace(".", "/") for name, _ in given]
-    variables = [item[1] for item in given] if pairs else given
-    return list(map(path_of, variables)) if all(hasattr(item, "assign") for item in variables) else None
+        return [(name.replace(".", "/"), leaf) for name, leaf in given]
+    both = given if pairs else [(item, item) for item in given]
+    return [(path_of(own), leaf) for leaf, own in both] if all(hasattr(own, "assign") for _, own in both) else None

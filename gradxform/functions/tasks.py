@@ -270,19 +270,22 @@ def _words(xp: Any, seed: Array) -> tuple[Array, Array]:
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
     gram, tasks = subsets.gram_of(xp, products, count), xp.arange(count)
-    squares = xp.sum(xp.where(formulas.equal(xp, tasks[:, None], tasks), gram, 0.0), axis=-1)
+    first = tasks[:, None] < tasks[None, :]
+    others = first | (tasks[:, None] > tasks[None, :])
+    squares = xp.sum(xp.where(others, 0.0, gram), axis=-1)
     draws = _draws(xp, (xp.int32(high), xp.int32(low)), count)
-    total: Any = 0.0
-    for i in range(count):
-        shares = xp.where(formulas.equal(xp, tasks, float(i)), 1.0, 0.0)
-        for there in _order(xp, xp.take(draws, i), i, count):
-            dot = xp.sum(xp.where(there, xp.sum(gram * shares, axis=-1), 0.0))
-            size = xp.sum(xp.where(there, squares, 0.0))
-            against = (dot < 0.0) & (size > 0.0)
-            part = xp.where(against, dot, 0.0) / xp.where(against, size, 1.0)
-            shares = shares - xp.where(there, part, 0.0)
-        total = total + shares
-    return total
+    one, two = draws[:, :, None], draws[:, None, :]
+    before = others[:, :, None] & ((one < two) | ((one <= two) & first))
+    place = xp.sum(xp.where(before, 1.0, 0.0), axis=1)  # of each task, among the others in each task's random order
+    shares = xp.where(others, 0.0, 1.0)
+    for rank in range(count - 1):
+        there = others & formulas.equal(xp, place, float(rank))
+        dot = xp.sum(xp.where(there, xp.sum(gram * shares[:, None, :], axis=-1), 0.0), axis=-1)
+        size = xp.sum(xp.where(there, squares, 0.0), axis=-1)
+        against = (dot < 0.0) & (size > 0.0)
+        part = xp.where(against, dot, 0.0) / xp.where(against, size, 1.0)
+        shares = shares - xp.where(there, part[:, None], 0.0)
+    return xp.sum(shares, axis=0)
 
 
 def _draws(xp: Any, key: tuple[Any, Any], count: int) -> Any:
@@ -291,15 +294,6 @@ def _draws(xp: Any, key: tuple[Any, Any], count: int) -> Any:
     row = xp.floor((place + 0.5) / float(count))
     words = threefry.block(xp, *key, xp.int32(row), xp.int32(place - row * float(count)))[0]
     return xp.reshape(words, (count, count))
-
-
-def _order(xp: Any, draws: Any, i: int, count: int) -> list[Any]:
-    """For each position in a task's random order of the others, which of the tasks is there."""
-    tasks, others = xp.arange(count), xp.mask(tuple(j != i for j in range(count)))
-    other, own = draws[:, None], draws[None, :]
-    before = (other < own) | ((other <= own) & (tasks[:, None] < tasks[None, :]))
-    place = xp.sum(xp.where(others[:, None] & before, 1.0, 0.0), axis=0)
-    return [others & formulas.equal(xp, place, float(rank)) for rank in range(count - 1)]
 
 
 # --- several trees, read as one list of columns ----------------------------------------------------------------------

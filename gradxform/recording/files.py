@@ -25,11 +25,9 @@ FORMAT = "1"
 _KEY = "gradxform.record"
 _NAME = re.compile(r"step_(\d+)\.safetensors")
 Shape = tuple[int, ...]
-Stored = tuple[Shape, str]
-"""The shape of an array in the file, and its dtype as the format calls it."""
-_JSON = {str: "string", bool: "boolean", list: "array", dict: "object"}
-_PLAIN = {"framework": str, "norms_only": bool}
-_NESTED = {"complex128": (list, str), "versions": (dict, str), "order": (dict, list), "dtypes": (dict, dict)}
+_PLAIN = {"framework": str, "norms_only": bool, "complex128": list}
+_ITEMS = {"versions": str, "order": list, "dtypes": dict, "shapes": dict}
+"""The types of fields of the metadata, and those of the items of dicts."""
 _STORED = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64", "complex128": "F64"}
 """Dtypes that the format does not call by a letter and their bits; a complex128 is two numbers."""
 
@@ -76,17 +74,15 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
         OSError: the disk is full, or the folder is not there or not writable; says how much was to be written.
         TypeError: a dtype that the format lacks.
     """
-    kinds = {key: np.float32 if "float8" in str(array.dtype) else None for key, array in arrays.items()}
-    given = {key: np.require(array, kinds[key], "C") for key, array in arrays.items()}
+    given = {key: np.require(x, np.float32 if "float8" in str(x.dtype) else None, "C") for key, x in arrays.items()}
     pairs = [key for key, array in given.items() if array.dtype == np.complex128]
     given |= {key: given[key].reshape(*given[key].shape, 1).view(np.float64) for key in pairs}
     kept = {_KEY: FORMAT, "about": json.dumps({**described, "complex128": pairs})}
-    save = library().numpy.save_file
     try:
         with beside(path) as part:
             part.touch()
             mode = part.stat().st_mode  # as the umask has it; the library's own is 0600
-            save(given, part, metadata=kept)
+            library().numpy.save_file(given, part, metadata=kept)
             part.chmod(mode)
     except Exception as error:
         found = re.search(r"os error (\d+)", str(error))
@@ -147,7 +143,6 @@ class Step:
             self.about = _read_about(metadata.get("about", "null"), stored)
         except ValueError as error:
             raise ValueError(f"{str(path)!r} has no description of its arrays ({_line(error)}): {again}") from error
-        self._pairs = set(self.about["complex128"])
 
     def read(self, key: str) -> Any:
         """One array, read from the file.
@@ -159,7 +154,7 @@ class Step:
             array = self._file.get_tensor(key)
         except Exception as error:
             raise ValueError(f"{key!r} of {str(self.path)!r} cannot be read: {_line(error)}") from error
-        return array.view(np.complex128)[..., 0] if key in self._pairs else array
+        return array.view(np.complex128)[..., 0] if key in self.about["complex128"] else array
 
 
 def _line(error: Exception) -> str:
@@ -175,7 +170,7 @@ def key_of(name: str, path: str) -> str:
     return f"{name}/{path}" if path else name
 
 
-def _read_about(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
+def _read_about(text: str, stored: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
     """The description of a step.
 
     Args:
@@ -192,19 +187,18 @@ def _read_about(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
     about = _typed("the description", about, dict)
     for field, kind in _PLAIN.items():
         _typed(field, about.get(field), kind)
-    for field, (kind, inner) in {**_NESTED, "shapes": (dict, dict)}.items():
-        value = _typed(field, about.get(field), kind)
-        for name, part in value.items() if kind is dict else enumerate(value):
-            _typed(f"{field} of {name}", part, inner)
-    pairs = set(about["complex128"])
-    if not pairs <= stored.keys() or not all(stored[key][0][-1:] == (2,) for key in pairs):
+    for field, kind in _ITEMS.items():
+        for name, item in _typed(field, about.get(field), dict).items():
+            _typed(f"{field} of {name}", item, kind)
+    pairs = about["complex128"]
+    if not all(isinstance(key, str) and key in stored and stored[key][0][-1:] == (2,) for key in pairs):
         raise ValueError("complex128 names arrays that have no real and imaginary part")
-    _printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
+    printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
     for name, paths in about["order"].items():
         shapes, dtypes = (about[field].get(name, {}) for field in ("shapes", "dtypes"))
         if any(not isinstance(path, str) for path in paths) or sorted(paths) != sorted(shapes):
             raise ValueError(f"order and shapes of {name} have other paths")
-        _printable(paths)
+        printable(paths)
         for path in paths:
             key = key_of(name, path)
             dtype = _typed(f"the dtype of {key}", dtypes.get(path), str)
@@ -220,19 +214,20 @@ def _read_about(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
     return about
 
 
-def unprintable(texts: Iterable[str]) -> str | None:
-    """The first text with what would steer a terminal, if any: characters that are neither printable nor spaces."""
-    return next((text for text in texts if not all(x.isprintable() or category(x) == "Zs" for x in text)), None)
+def printable(texts: Iterable[str], where: str = "", advice: str = "") -> None:
+    """Refuse what would steer a terminal: characters that are neither printable nor spaces.
 
-
-def _printable(texts: Iterable[str]) -> None:
-    if (wrong := unprintable(texts)) is not None:
-        raise ValueError(f"{wrong!r:.60} has characters that cannot be printed")
+    Raises:
+        ValueError: the first such text.
+    """
+    for text in texts:
+        if not all(x.isprintable() or category(x) == "Zs" for x in text):
+            raise ValueError(f"{where}{text!r:.60} has characters that cannot be printed{advice}")
 
 
 def _typed(what: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{what} is {value!r:.40}, not a JSON {_JSON[kind]}")
+        raise ValueError(f"{what} is {value!r:.40}, not a {kind.__name__}")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +80,6 @@ class Recording:
         return bool(self.first.about["norms_only"])
 
     @property
-    def framework(self) -> str:
-        """The framework of the arrays."""
-        return str(self.first.about["framework"])
-
-    @cached_property
     def versions(self) -> str:
         """What took part, in one line."""
         return ", ".join(f"{name} {version}" for name, version in self.first.about["versions"].items())

@@ -13,13 +13,13 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
-from gradxform.core import align
+from gradxform.core import align, arguments
 from gradxform.core.holder import GRADIENTS
 from gradxform.core.leaves import INEXACT
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen, keys_of
 from gradxform.functions.convert import values
-from gradxform.functions.inspecting import listed_paths, norms
+from gradxform.functions.inspecting import by_path, listed_leaves, norms
 from gradxform.recording import files
 
 _LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
@@ -49,6 +49,7 @@ def record(
     Raises:
         ImportError: the safetensors library is missing; it comes with ``gradxform[record]``.
         OSError: the folder cannot be made.
+        TypeError: an `every` that is no integer.
         ValueError: an `every` below 1.
 
     Example:
@@ -95,10 +96,9 @@ class Recorder:
         progress: bool = False,
     ) -> None:
         """Makes the folder; see `record`."""
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"record: every must be an integer of at least 1, got {every!r}")
+        self.folder, self.norms_only, self.progress = Path(folder), norms_only, progress
+        self.every = arguments.places("record", "every", every)
         files.library()
-        self.folder, self.every, self.norms_only, self.progress = Path(folder), every, norms_only, progress
         self._where, self._last = None if where is None else check("record", where), -1
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -147,8 +147,7 @@ class Recorder:
                 if key in arrays or key == "__metadata__":
                     raise ValueError(f"record: {key!r} is recorded twice; rename {name!r}")
                 arrays[key] = array
-        if (wrong := files.unprintable(arrays)) is not None:
-            raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
+        files.printable(arrays, "record: ", "; rename it")
         hint = "write recorder(step, gradients=..., loss=...)"
         if empty:
             hint = f"{empty[0]} holds none (before loss.backward(), after zero_grad(), or an iterator that is used up)"
@@ -221,12 +220,11 @@ class Recorder:
 
 def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[str, Any]) -> None:
     """Add the trees of an earlier call that this one does not have."""
-    for name in [name for name in earlier.about["order"] if name not in described["order"]]:
-        arrays |= {
-            key: earlier.read(key) for key in [files.key_of(name, path) for path in earlier.about["order"][name]]
-        }
-        for field in ("order", "dtypes", "shapes"):
-            described[field][name] = earlier.about[field][name]
+    for name, paths in earlier.about["order"].items():
+        if name not in described["order"]:
+            arrays |= {key: earlier.read(key) for key in [files.key_of(name, path) for path in paths]}
+            for field in ("order", "dtypes", "shapes"):
+                described[field][name] = earlier.about[field][name]
 
 
 def _number(step: Any) -> int:
@@ -235,17 +233,13 @@ def _number(step: Any) -> int:
     Raises:
         TypeError: what is no integer, or is traced.
     """
+    owner = lookup.owner(step)
     try:
-        if lookup.owner(step) is None:
-            return operator.index(step)
-        return operator.index(step.item() if hasattr(step, "item") else step.numpy().item())
+        return operator.index(step if owner is None else owner.to_numpy(step).item())
     except Exception as error:  # JAX's and TensorFlow's, of a traced number
-        if lookup.owner(step) is None:
-            raise TypeError(f"record: the step must be an integer, got {short(step)}") from error
-        raise TypeError(
-            f"record: the step {short(step)} is no integer with a value; inside of jax.jit write "
-            "jax.debug.callback(recorder, step, gradients=gradients), inside of tf.function return the gradients"
-        ) from error
+        call = "jax.debug.callback(recorder, step, gradients=gradients)"
+        hint = f"; inside of jax.jit write {call}, inside of tf.function return the gradients" if owner else ""
+        raise TypeError(f"record: the step must be an integer with a value, got {short(step)}{hint}") from error
 
 
 def _is_first_process() -> bool:
@@ -267,9 +261,9 @@ def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
         ValueError: two leaves of a tree have one path.
     """
     tree = _opened(name, tree)
-    listed = listed_paths(tree)
+    listed = listed_leaves(tree)
     if listed is not None:
-        paths, leaves = listed, [_of_pair(item) for item in tree]
+        paths, leaves = [path for path, _ in listed], [leaf for _, leaf in listed]
     else:
         try:
             backend, (leaves, _) = lookup.opened(tree)
@@ -278,11 +272,7 @@ def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
         paths = [] if backend is None else backend.paths(tree)
     leaves = [_own(name, leaf) for leaf in leaves]
     keys = [path.replace(".", "/") for path in paths]
-    unique = keys_of(keys)
-    if keys != unique and listed is None:
-        twice = next(key for key, own in zip(keys, unique, strict=True) if key != own)
-        raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
-    return {key: leaf for key, leaf in zip(unique, leaves, strict=True) if leaf is not None}
+    return by_path(f"record: {name}", keys if listed is None else keys_of(keys), leaves)
 
 
 def _opened(name: str, tree: Any) -> Any:
@@ -292,13 +282,6 @@ def _opened(name: str, tree: Any) -> Any:
     if hasattr(tree, "named_parameters"):
         return list(tree.named_parameters())
     return list(tree) if isinstance(tree, Iterator) else tree
-
-
-def _of_pair(item: Any) -> Any:
-    """A variable, or the array of a (name, parameter) or of a (gradient, variable) pair."""
-    if isinstance(item, (list, tuple)):
-        item = item[1] if isinstance(item[0], str) else item[0]
-    return item
 
 
 def _own(name: str, leaf: Any) -> Any:
