@@ -106,7 +106,7 @@ def by_path(what: str, paths: Sequence[str], leaves: Iterable[Any]) -> dict[str,
         if leaf is None:
             continue
         if path in found:
-            raise ValueError(f"{what}: two leaves have the same path {path!r}; rename the dict key that contains '/'")
+            raise ValueError(f"{what}: two leaves have the same path {path!r}; rename the dict key with '/' or '.'")
         found[path] = leaf
     return found
 

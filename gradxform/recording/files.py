@@ -193,6 +193,7 @@ def _read_about(text: str, stored: Mapping[str, tuple[Shape, str]]) -> dict[str,
     pairs = about["complex128"]
     if not all(isinstance(key, str) and key in stored and stored[key][0][-1:] == (2,) for key in pairs):
         raise ValueError("complex128 names arrays that have no real and imaginary part")
+    about["complex128"] = set(pairs)
     printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
     for name, paths in about["order"].items():
         shapes, dtypes = (about[field].get(name, {}) for field in ("shapes", "dtypes"))
@@ -205,7 +206,7 @@ def _read_about(text: str, stored: Mapping[str, tuple[Shape, str]]) -> dict[str,
             if key not in stored:
                 raise ValueError(f"the array {key!r} is not there")
             shape, kept = stored[key]
-            shape = shape[:-1] if key in pairs else shape
+            shape = shape[:-1] if key in about["complex128"] else shape
             shapes[path] = _shape(key, shapes[path])
             if shape != ((2,) if about["norms_only"] else shapes[path]):
                 raise ValueError(f"the array {key!r} has the shape {shape} and is said to have {shapes[path]}")
