@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics import DOUBLE, dtype_name, is_complex, norms
+from gradxform_jax import private
 from gradxform_jax.namespace import Namespace, barrier
 
 
@@ -62,6 +63,8 @@ def _wide(x: Any) -> Any:
 
 _OFFLOADED = 1 << 12
 """From so many numbers on, XLA calls a library for a sum; of fewer, it compiles one."""
+_LOOP = 32
+"""XLA sums longer axes in several kernels."""
 _LARGE = 1 << 16
 _SHORTEST, _LONGEST, _VECTOR = 48, 300, 8
 """The lengths of rows, which are of whole vectors: XLA adds up the rest of others with more rounding."""
@@ -84,17 +87,17 @@ def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
 
 
 def _apart(leaf: Any) -> Any:
-    # XLA sums in one loop if no axis is longer than 32; a sharded axis is not cut.
     small = isinstance(leaf.size, int) and leaf.size < _OFFLOADED
-    if small and jax.device_count() == 1 and not any(jax.typeof(leaf).sharding.spec):
-        leaf = leaf.reshape([part for size in leaf.shape for part in _factors(size)])
+    if small and private.has_one_device() and not any(jax.typeof(leaf).sharding.spec):  # an axis may be sharded
+        parts = [part for size in leaf.shape for part in _factors(size)]
+        leaf = leaf.reshape(parts) if max(parts, default=0) <= _LOOP else leaf
     # Without the barrier, XLA shares the wider elements with a product, and writes them to memory.
     return _plain(barrier(leaf))
 
 
 def _factors(size: int) -> list[int]:
-    """Return a size as a product of numbers of at most 32, as far as it has such factors."""
-    part = next((n for n in range(32, 1, -1) if size > 32 and size % n == 0), size)
+    """Return a size as a product of numbers of at most `_LOOP`, as far as it has such factors."""
+    part = next((n for n in range(_LOOP, 1, -1) if size > _LOOP and size % n == 0), size)
     return [size] if part == size else [*_factors(size // part), part]
 
 

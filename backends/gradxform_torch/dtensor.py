@@ -178,7 +178,7 @@ class Sharded(Leafwise):
         Raises:
             ValueError: This process has no part of a leaf.
         """
-        if not any_sharded(set(map(type, leaves))):
+        if not any_sharded({type(leaf) for leaf in leaves if leaf is not None}):
             return super().dense(leaves, whole)
         for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
             if mesh.get_coordinate() is None:

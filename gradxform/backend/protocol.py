@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import optree
 
-from gradxform.numerics import DOUBLE, Array, dtype_name, elementwise, formulas, norms, ranking, subsets, widest
+from gradxform.numerics import Array, dtype_name, elementwise, formulas, norms, ranking, subsets, widest
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform.numerics.matrices import of_leaf as matrices_of
@@ -215,8 +215,7 @@ class Backend(abc.ABC):
         """
         ((leaf,), (over,)) = leaves, axes
         if of is not None:
-            narrow = DOUBLE.isdisjoint(map(self.dtype, of[0]))
-            return self.compute(norms.norm, leaf, axes=over, ord=ord, narrow=narrow)
+            return self.compute(norms.norm, leaf, axes=over, ord=ord)
         with self.scope():
             return norms.norm(self.namespace_of(leaf), leaf, over, ord)
 

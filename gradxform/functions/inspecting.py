@@ -95,8 +95,8 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
     return by_path("norms", paths, [found[i] for i in range(len(paths))])
 
 
-def by_path(what: str, paths: Sequence[str], leaves: Iterable[Any]) -> dict[str, Any]:
-    """Return the leaves by path, without None.
+def by_path(what: str, paths: Sequence[str], leaves: Iterable[Any], between: str = "'/'") -> dict[str, Any]:
+    """Return the leaves by path, without None. `between` names what separates keys.
 
     Raises:
         ValueError: two leaves have the same path.
@@ -106,7 +106,7 @@ def by_path(what: str, paths: Sequence[str], leaves: Iterable[Any]) -> dict[str,
         if leaf is None:
             continue
         if path in found:
-            raise ValueError(f"{what}: two leaves have the same path {path!r}; rename the dict key with '/' or '.'")
+            raise ValueError(f"{what}: two leaves have the same path {path!r}; rename the key that contains {between}")
         found[path] = leaf
     return found
 

@@ -24,15 +24,12 @@ _LEAST, _MOST = {"float64": 2.0**-1022, "float32": 2.0**-126}, {"float64": 2.0**
 """Units with normal inverses: XLA may multiply by these, and flushes."""
 
 
-def norm(xp: Any, leaf: Array, axes: Axes, ord: float, narrow: bool = False) -> Array:
-    """Return the norm of a leaf, or its norms over some axes with keepdims.
-
-    `narrow`: the leaf is float64 numbers whose squares fit, as of float32 ones.
-    """
+def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
+    """Return the norm of a leaf, or its norms over some axes with keepdims."""
     if ord != 2:
         return _other(xp, leaf, axes, ord)
     parts = parts_of(xp, leaf)
-    if widest(xp) == "float64" and (narrow or dtype_name(leaf) not in DOUBLE):
+    if widest(xp) == "float64" and dtype_name(leaf) not in DOUBLE:
         return safe_root(xp, _squares(xp, parts, axes), 2)
     unit = unit_of(xp, functools.reduce(functools.partial(_larger, xp), [_largest(xp, part, axes) for part in parts]))
     return safe_root(xp, _squares(xp, [part * (1.0 / unit) for part in parts], axes), 2) * unit

@@ -223,7 +223,7 @@ def printable(texts: Iterable[str], where: str = "", advice: str = "") -> None:
     """
     for text in texts:
         if not all(x.isprintable() or category(x) == "Zs" for x in text):
-            raise ValueError(f"{where}{text!r:.60} has characters that cannot be printed{advice}")
+            raise ValueError(f"{where}{text!r:.200} has characters that cannot be printed{advice}")
 
 
 def _typed(what: str, value: Any, kind: type) -> Any:

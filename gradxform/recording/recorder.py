@@ -272,7 +272,7 @@ def _leaves_of(name: str, tree: Any) -> dict[str, Any]:
         paths = [] if backend is None else backend.paths(tree)
     leaves = [_own(name, leaf) for leaf in leaves]
     keys = [path.replace(".", "/") for path in paths]
-    return by_path(f"record: {name}", keys if listed is None else keys_of(keys), leaves)
+    return by_path(f"record: {name}", keys if listed is None else keys_of(keys), leaves, "'/' or '.'")
 
 
 def _opened(name: str, tree: Any) -> Any:

@@ -379,3 +379,13 @@ def test_64_bits_switched_on_for_a_whole_program() -> None:
         JAX_PLATFORMS="cpu",
         JAX_ENABLE_X64="1",
     )
+
+
+def test_a_trace_starts_no_devices() -> None:
+    """`jax.distributed.initialize` must come before."""
+    python(
+        "-c",
+        "import jax, gradxform as gx, numpy as np; jax.eval_shape(gx.clip_norm(1.0), [np.ones(64, np.float32)]);"
+        "from gradxform_jax import private; assert not private.has_one_device();"
+        "assert len(jax.devices()) > 1 or private.has_one_device()",
+    )

@@ -514,6 +514,22 @@ def test_a_layout_that_is_no_gradients_says_what_to_write(layout: str) -> None:
         gx.clip_norm(1.0)([torch.ones(1), given])
 
 
+def test_clips_of_examples_compile_once_for_batches_of_all_lengths() -> None:
+    graphs: list[Any] = []
+
+    def kept(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def clip(x: Any, y: Any) -> Any:
+        return gx.per_example_clip_norm({"x": x, "y": y}, 1.0)[0]
+
+    compiled = torch.compile(clip, fullgraph=True, dynamic=True, backend=kept)
+    for length in (3, 4, 7):
+        compiled(torch.ones(length, 12), torch.ones(length, 13))
+    assert len(graphs) == 1
+
+
 @slow(INDUCTOR, make=(gx.scale, gx.clip_norm))
 @pytest.mark.parametrize("make", [gx.clip_value, gx.scale, gx.clip_norm, gx.ema])
 def test_torch_compile_of_a_schedule_that_returns_a_constant(make: Any) -> None:

@@ -103,6 +103,13 @@ def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str, make: 
             assert off(new, first("keras", matrix)) < 1e-4, axes
 
 
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+def test_zeros_of_neurons_stay_behind_a_factor_beyond_float32(framework: str, mode: str) -> None:
+    tx, leaf = gx.chain(gx.scale(1e160), gx.normalize_neurons(), gx.scale(1e-160)), np.float32([[3.0, 0.0], [0.0, 0.4]])
+    found = array(call(framework, mode, lambda g: tx.update([g], tx.init([g]))[0][0], leaf))
+    assert found[0, 1] == found[1, 0] == 0.0
+
+
 @pytest.mark.parametrize("axes", ["keras", "torch"])
 def test_kernels_compile_whole_in_pytorch(axes: str) -> None:
     """Of axes that are merged; inductor is not asked, which takes seconds."""
