@@ -80,6 +80,11 @@ class Recording:
         return bool(self.first.about["norms_only"])
 
     @property
+    def framework(self) -> str:
+        """The framework of the arrays."""
+        return str(self.first.about["framework"])
+
+    @property
     def versions(self) -> str:
         """What took part, in one line."""
         return ", ".join(f"{name} {version}" for name, version in self.first.about["versions"].items())

@@ -33,7 +33,7 @@ def test_a_tree_of_any_framework(framework: str, tmp_path: Path) -> None:
     found = kept(tmp_path / "run", 3, "gradients")
     assert set(found) == {"encoder/0/kernel", "head"}
     np.testing.assert_array_equal(found["encoder/0/kernel"], TREE["encoder"][0]["kernel"])
-    assert Recording(tmp_path / "run").first.about["framework"] == framework
+    assert Recording(tmp_path / "run").framework == framework
     assert kept(tmp_path / "run", 3, "loss")[""] == 0.5
 
 
