@@ -191,7 +191,7 @@ _FLOATS = _Floats()
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-    """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
+    """Evaluate a formula of numbers and vectors; a 0-d result, or one of several, becomes a Python float."""
     given = [
         x if type(x) is float or (type(x) is np.ndarray and x.ndim and x.dtype is _FLOAT64) else _operand(x)
         for x in operands
@@ -203,7 +203,9 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             pass
     with np.errstate(all="ignore"):
         result = formula(NUMPY, *given, **static)
-    return result if isinstance(result, tuple) or np.ndim(result) else float(result)
+    if isinstance(result, tuple):
+        return tuple([x if np.ndim(x) else float(x) for x in result])
+    return result if np.ndim(result) else float(result)
 
 
 def _operand(operand: Any) -> Any:
