@@ -6,7 +6,6 @@ Norms are summed in float32 rows; products and clips are computed in the leaves'
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -91,6 +90,7 @@ class NumPy(kernels.Readable, Plain):
     norms = staticmethod(host.norms)
     overwrite = staticmethod(kernels.overwrite)
 
+    @host.QUIET
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
         each = np.asarray(factors, np.float64).tolist()
@@ -100,13 +100,12 @@ class NumPy(kernels.Readable, Plain):
         else:
             by = [_step(factor, leaf.dtype) for leaf, factor in zip(leaves, each, strict=True)]
         own = map(_written, leaves) if inplace else [None] * len(leaves)
-        plain, rows = set(map(type, by)) == {np.ndarray}, list(zip(leaves, by, own, strict=True))
-        times = np.multiply if plain else _times
-        with np.errstate(all="ignore"):
-            if inplace and threads.worth(len(leaves), sum([leaf.size for leaf in leaves])):
-                if all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
-                    return threads.spread(lambda row: times(*row), rows, [leaf.size for leaf in leaves])
-            return list(itertools.starmap(times, rows))
+        times: Any = np.multiply if set(map(type, by)) == {np.ndarray} else _times
+        if inplace and threads.worth(len(leaves), sum([leaf.size for leaf in leaves])):
+            if all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
+                rows = list(zip(leaves, by, own, strict=True))
+                return threads.spread(lambda row: times(*row), rows, [leaf.size for leaf in leaves])
+        return list(map(times, leaves, by, own))
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
@@ -114,6 +113,7 @@ class NumPy(kernels.Readable, Plain):
         """A formula of each leaf's elements, written into arrays where they fit."""
         return kernels.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
 
+    @host.QUIET
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
         scaled: Sequence[Any] = leaves
@@ -121,14 +121,13 @@ class NumPy(kernels.Readable, Plain):
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
         own = [_written(new) if inplace or new is not old else None for new, old in zip(scaled, leaves, strict=True)]
-        with np.errstate(all="ignore"):
-            kinds = [(old.dtype, new.dtype) for new, old in zip(scaled, leaves, strict=True)]
-            bounds = {kind: _rounded(low, high, *kind) for kind in set(kinds)}
-            rows = zip(scaled, [bounds[kind] for kind in kinds], own, strict=True)
-            return [
-                leaf.clip(low, high, out) if leaf.dtype.kind == "f" else _between(leaf, low, high, out)
-                for leaf, (low, high), out in rows
-            ]
+        kinds = [(old.dtype, new.dtype) for new, old in zip(scaled, leaves, strict=True)]
+        bounds = {kind: _rounded(low, high, *kind) for kind in set(kinds)}
+        rows = zip(scaled, [bounds[kind] for kind in kinds], own, strict=True)
+        return [
+            leaf.clip(low, high, out) if leaf.dtype.kind == "f" else _between(leaf, low, high, out)
+            for leaf, (low, high), out in rows
+        ]
 
 
 def _are_arrays(leaves: Sequence[Any]) -> bool:

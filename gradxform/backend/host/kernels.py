@@ -58,6 +58,7 @@ class Block(Namespace):
 _WHOLE = Block()
 
 
+@namespace.QUIET
 def of_leaves(
     formula: Formula, columns: Columns, numbers: Row, factors: Row, static: dict[str, Any], into: Given = None
 ) -> list[Any]:
@@ -71,33 +72,33 @@ def of_leaves(
     def summed(kind: Any, dtype: Any) -> tuple[Any, _Kernel]:
         return _summed(dtype), _kernel(formula, _summed(dtype).char, numbers, kind[0], static)
 
-    with np.errstate(all="ignore"):
-        out = _together(columns, [...] * len(rows) if sums else list(map(_kind, rows, factors)), summed)
-        work: list[_Work] = []
-        made: dict[Any, _Kernel] = {}
-        for i, (row, factor) in enumerate(zip(rows, factors, strict=True)):
-            if out[i] is not None:
-                continue
-            leaf, kind = row[0], _summed(row[0].dtype)
-            own = None if into is None else _fitting(into[i], leaf, kind)
-            key = kind, _exactly(factor)
-            if key not in made:
-                made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
-            kernel = made[key]
-            if sums and leaf.size <= BLOCK and type(leaf) is np.ndarray and kind.kind == "f":
-                out[i] = np.asarray(kernel(_WHOLE, own, *row))
-                continue
-            own = out[i] = _empty(leaf, kind) if own is None else own
-            if kind.kind == "c":
-                work.append((kernel, [part.real for part in row], own.real))
-                work.append((kernel, [part.imag for part in row], own.imag))
-            else:
-                work.append((kernel, row, own))
-        if work:
-            _do(work, threads.BLOCK if sums else BLOCK)  # a sum has few temporary arrays
+    out = _together(columns, [...] * len(rows) if sums else list(map(_kind, rows, factors)), summed)
+    work: list[_Work] = []
+    made: dict[Any, _Kernel] = {}
+    for i, (row, factor) in enumerate(zip(rows, factors, strict=True)):
+        if out[i] is not None:
+            continue
+        leaf, kind = row[0], _summed(row[0].dtype)
+        own = None if into is None else _fitting(into[i], leaf, kind)
+        key = kind, _exactly(factor)
+        if key not in made:
+            made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
+        kernel = made[key]
+        if sums and leaf.size <= BLOCK and type(leaf) is np.ndarray and kind.kind == "f":
+            out[i] = np.asarray(kernel(_WHOLE, own, *row))
+            continue
+        own = out[i] = _empty(leaf, kind) if own is None else own
+        if kind.kind == "c":
+            work.append((kernel, [part.real for part in row], own.real))
+            work.append((kernel, [part.imag for part in row], own.imag))
+        else:
+            work.append((kernel, row, own))
+    if work:
+        _do(work, threads.BLOCK if sums else BLOCK)  # a sum has few temporary arrays
     return out
 
 
+@namespace.QUIET
 def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
     """Overwrite arrays of float32 or float64 with weighted sums, block by block; False if one does not fit."""
     rows, made = list(zip(*columns, strict=True)), dict[Any, _Kernel]()
@@ -105,13 +106,12 @@ def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
         return False
     work: list[_Work] = []
     each = [None] * len(rows) if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(rows)).tolist()
-    with np.errstate(all="ignore"):
-        for row, factor in zip(rows, each, strict=True):
-            key = row[0].dtype, _exactly(factor)
-            if key not in made:
-                made[key] = functools.partial(_in_turn, [_sum(*step, row[0].dtype, factor) for step in steps])
-            work.append((made[key], row, row[0]))
-        _do(work, threads.BLOCK)
+    for row, factor in zip(rows, each, strict=True):
+        key = row[0].dtype, _exactly(factor)
+        if key not in made:
+            made[key] = functools.partial(_in_turn, [_sum(*step, row[0].dtype, factor) for step in steps])
+        work.append((made[key], row, row[0]))
+    _do(work, threads.BLOCK)
     return True
 
 
@@ -149,6 +149,7 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
     return factor, tuple([part.dtype for part in row])
 
 
+@namespace.QUIET
 def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
     given, rows = [np.float64(number) for number in numbers], list(zip(*columns, strict=True))
@@ -156,13 +157,12 @@ def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[An
     def selected(xp: Any, out: Any, *some: Any) -> None:
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
-    with np.errstate(all="ignore"):
-        kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in rows]
-        out = _together(columns, kinds, lambda _, dtype: (dtype, selected))
-        rest = [i for i, found in enumerate(out) if found is None]
-        for i in rest:
-            out[i] = _empty(rows[i][0], rows[i][0].dtype)
-        _do([(selected, rows[i], out[i]) for i in rest], BLOCK)
+    kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in rows]
+    out = _together(columns, kinds, lambda _, dtype: (dtype, selected))
+    rest = [i for i, found in enumerate(out) if found is None]
+    for i in rest:
+        out[i] = _empty(rows[i][0], rows[i][0].dtype)
+    _do([(selected, rows[i], out[i]) for i in rest], BLOCK)
     return out
 
 

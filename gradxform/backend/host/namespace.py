@@ -38,7 +38,8 @@ _SHORT_ROW = 16
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
-_QUIET = np.errstate(all="ignore")
+QUIET = np.errstate(all="ignore")
+"""Silences warnings; a decorator takes half the time of a with statement."""
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
@@ -201,11 +202,18 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             return formula(_FLOATS, *given, **static)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    with np.errstate(all="ignore"):
-        result = formula(NUMPY, *given, **static)
-    if isinstance(result, tuple):
-        return tuple([x if np.ndim(x) else float(x) for x in result])
-    return result if np.ndim(result) else float(result)
+    result = _quietly(formula, *given, **static)
+    return tuple(map(_number, result)) if isinstance(result, tuple) else _number(result)
+
+
+@QUIET
+def _quietly(formula: Callable[..., Any], *given: Any, **static: Any) -> Any:
+    return formula(NUMPY, *given, **static)
+
+
+def _number(result: Any) -> Any:
+    """Convert a 0-d result to a Python float."""
+    return result if getattr(result, "ndim", None) else float(result)
 
 
 def _operand(operand: Any) -> Any:
@@ -228,7 +236,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     return _norms(leaves, ord)
 
 
-@_QUIET
+@QUIET
 def _norms(leaves: Sequence[Any], ord: float) -> Any:
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
@@ -282,7 +290,7 @@ def _norm32(leaf: Any) -> float:
     return math.sqrt(wide.dot(wide))
 
 
-@_QUIET
+@QUIET
 def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)

@@ -21,8 +21,8 @@ BLOCK = 1 << 18
 """Elements that a thread computes with one call: it waits for the interpreter before and after each."""
 CACHED = 1 << 16
 """Float64 elements that fit the cache."""
-SMALL = 1 << 13
-"""Leaves up to this size are computed together."""
+SMALL = 10_000
+"""Leaves up to this size are computed together; OpenBLAS starts threads for the dot product of longer ones."""
 _MOST = 4
 
 
