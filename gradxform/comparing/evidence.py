@@ -13,16 +13,11 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import Shape, apart, reals
+from gradxform.comparing.layouts import Shape, apart, few, reals
 from gradxform.comparing.mapping import View, module_of
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Row, coarsest
 from gradxform.recording.reading import Recording
-
-
-def few(items: Any, count: int) -> Any:
-    """Some of many items or elements, evenly spaced."""
-    return items[:: max(1, len(items) // count)]
 
 
 TREES = ("gradients", "updates", "parameters")

@@ -121,6 +121,11 @@ def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layou
     return next((found[x] for x in usual_axes(name_a, name_b, len(shape), len(wanted)) if x in found), None)
 
 
+def few(items: Any, count: int) -> Any:
+    """Some of many items or elements, evenly spaced."""
+    return items[:: max(1, len(items) // count)]
+
+
 def reals(array: Any) -> Any:
     """An array in float64; complex numbers are two along the last axis."""
     array = np.asarray(array)

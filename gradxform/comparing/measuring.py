@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.layouts import reals
+from gradxform.comparing.layouts import few, reals
 from gradxform.proof.ulp import ulps
 from gradxform.recording.reading import Recording
 
-_CHUNK, _FEW = 1 << 13, 64
+_CHUNK, _FEW, _THREADS = 1 << 13, 64, 8
 """Elements that stay in a core's cache while they are measured, and chunks that are too few for threads."""
 _SAMPLE, _LEAVES = 1 << 12, 1 << 8
 """Elements of a leaf, and leaves, that are enough to tell the format that a run computes in."""
@@ -24,8 +23,8 @@ _SQUARED = 400
 """Powers of two beyond which float64 numbers are scaled: sums of squares of a thousandth of them still are numbers."""
 _VALUES = 8
 """Values that are enough to tell a format: of 8 in float32, all end in 13 zero bits once in 2 ** 104."""
-_DIGITS = {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}
-"""From fine to coarse; of two dtypes, units are those of the coarser one."""
+_DIGITS = {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3, "complex128": 4, "complex64": 5}
+"""From fine to coarse; of two dtypes, units are those of the coarser one, and complex ones if one is complex."""
 
 
 class Distance(NamedTuple):
@@ -38,13 +37,11 @@ class Distance(NamedTuple):
     nonfinite: tuple[int, int]
     """The elements that are NaN or infinite."""
     cosine: float
-    """Of the two as vectors; 1 for two zeros."""
+    """Of the two as vectors; 1 for two zeros, NaN for norms alone."""
     difference: float
     """The norm of the difference."""
     ulp: float
     """The largest distance of two elements, in units in the last place of the coarser dtype."""
-    left: float
-    """The part of B, relative to it, that no number times A explains."""
     apart: int
     """Elements that are NaN or infinite in one, and another thing in the other."""
     size: int
@@ -66,6 +63,11 @@ class Distance(NamedTuple):
         if not self.norms[0]:
             return float(not self.norms[1])
         return self.ratio * (1.0 if math.isnan(self.cosine) else self.cosine)
+
+    @property
+    def left(self) -> float:
+        """The part of B, relative to it, that no number times A explains."""
+        return 0.0 if math.isnan(self.cosine) else math.sqrt(max(0.0, 1.0 - self.cosine**2))
 
 
 def distance(a: Any, b: Any) -> Distance:
@@ -91,34 +93,27 @@ def distances(pairs: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Distance]]:
 
 
 def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
-    """The distances of arrays of one size and their places, in the threads that there are."""
+    """The distances of arrays of one size and their places, in threads where they are large."""
     places, *sides = zip(*group, strict=True)
     a, b = (side[0][None] if len(side) == 1 else np.stack(side) for side in sides)
-    size, kind, power = a.shape[1], _coarser(a.dtype, b.dtype), np.maximum(_power(a), _power(b))
+    kind = max(a.dtype, b.dtype, key=lambda dtype: _DIGITS.get(dtype.name, 0))
+    size, power = a.shape[1], np.maximum(_power(a), _power(b))
 
     def part(start: int) -> Any:
         chunk = slice(start, start + _CHUNK)
         return _measured(a[:, chunk], b[:, chunk], kind, power)
 
     starts = range(0, max(size, 1), _CHUNK)
-    if len(starts) < _FEW:
-        parts = np.array(list(map(part, starts)))
-    else:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            parts = np.array(list(threads.map(part, starts)))
-    aa, bb, ab, squares, left, *lost, apart = parts[:, :8].sum(0)
-    ulp, *largest = parts[:, 8:].max(0)
+    with ThreadPoolExecutor(_THREADS) as threads:  # which starts none before it is used
+        parts = np.array(list((threads.map if len(starts) > _FEW else map)(part, starts)))
+    aa, bb, ab, squares, *lost = parts[:, :7].sum(0)
+    ulp, *largest = parts[:, 7:].max(0)
     with np.errstate(all="ignore"):
-        parted = parts[:, 0] * (parts[:, 2] / parts[:, 0] - ab / aa) ** 2  # chunks have factors of their own
-        left = np.sqrt(left + np.nansum(parted, 0)) / np.sqrt(bb)
-        cosine = ab / (np.sqrt(aa) * np.sqrt(bb))
-    alike, one_is_zero = aa == bb, (aa == 0) | (bb == 0)
-    cosine, left = (np.where(one_is_zero, x, y) for x, y in ((alike, cosine), (~alike, left)))
+        cosine = np.where((aa == 0) | (bb == 0), aa == bb, ab / (np.sqrt(aa) * np.sqrt(bb)))
     *norms, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
-    counted = [np.array(x, np.int64) for x in (*lost, apart)]
-    twos = [zip(*(side.tolist() for side in x), strict=True) for x in (norms, largest, counted[:2])]
-    ones = (x.tolist() for x in (cosine, difference, ulp, left, counted[2]))
-    for place, *numbers in zip(places, *twos, *ones, strict=True):
+    pairs = (list(zip(*np.array(x).tolist(), strict=True)) for x in (norms, largest, np.int64(lost[:2])))
+    ones = (x.tolist() for x in (cosine, difference, ulp, np.int64(lost[2])))
+    for place, *numbers in zip(places, *pairs, *ones, strict=True):
         yield place, Distance._make((*numbers, size))
 
 
@@ -131,68 +126,50 @@ def _power(x: Any) -> Any:
     return np.where(np.abs(power) > _SQUARED, power, 0)
 
 
-def stored_as(recording: Recording, tree: str, step: int) -> str:
-    """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
-    sizes = Counter[str]()
-    shapes = {path: math.prod(shape) for path, shape in recording.shapes(step, tree).items()}
-    for path in heapq.nlargest(_LEAVES, shapes, key=lambda path: shapes[path]):
-        sizes[stored(recording.read(step, tree, path))] += shapes[path]
-    ((name, count),) = sizes.most_common(1) or [("", 0)]
-    return name if 2 * count > sizes.total() else ""
-
-
-def stored(x: Any) -> str:
-    """The coarser format that a float32 array was rounded to, by its bits: no sum in float32 leaves them zero."""
-    if x.dtype != np.float32:
-        return ""
-    x = x.reshape(-1)
-    sample = x[:: max(1, x.size // _SAMPLE)]
-    sample = sample[np.isfinite(sample) & (sample != 0)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        few = sample.size < _VALUES or np.unique(sample).size < _VALUES
-        if few or not np.mod(sample / np.abs(sample).min(), 1).any():
-            return ""  # too few values, or multiples of one: counts, steps of a quantizer
-        if not (sample.view(np.uint32) & 0xFFFF).any():
-            return "bfloat16"
-        return "float16" if np.array_equal(sample.astype(np.float16).astype(np.float32), sample) else ""
-
-
-def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    if one.kind == "c" or other.kind == "c":
-        return np.dtype(np.result_type(one, other))
-    return one if one == other else max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
-
-
-def _measured(a: Any, b: Any, kind: np.dtype[Any], power: Any) -> Any:
+def _measured(a: Any, b: Any, kind: Any, power: Any) -> Any:
     """Of each row, sums and maxima.
 
-    Sums of squares, of products, of squared differences, of squares that no factor explains, and of what is not finite;
-    the largest units and magnitudes.
+    Sums of squares, of products, of squared differences, and of what is not finite; the largest units and magnitudes.
     """
     with np.errstate(all="ignore"):
-        wide_a, wide_b, none = reals(a), reals(b), np.zeros(len(a))
         units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0)
-        finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
-        lost_a = lost_b = apart = none
-        if not (finite_a.all() and finite_b.all()):
-            same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
-            lost_a, lost_b, apart = ((~x).sum(1) for x in (finite_a, finite_b, same | (finite_a & finite_b)))
-            wide_a, wide_b = np.where(finite_a, wide_a, 0.0), np.where(finite_b, wide_b, 0.0)
-        largest = (np.abs(x).max(axis=1, initial=0.0) for x in (wide_a, wide_b))
-        if power.any():
-            wide_a, wide_b = np.ldexp(wide_a, -power), np.ldexp(wide_b, -power)
-        aa, bb, ab = (np.vecdot(x, y) for x, y in ((wide_a, wide_a), (wide_b, wide_b), (wide_a, wide_b)))
-        rest = wide_b - np.nan_to_num(ab / aa)[:, None] * wide_a
-        delta = wide_a - wide_b
-        return np.array(
-            [aa, bb, ab, np.vecdot(delta, delta), np.vecdot(rest, rest), lost_a, lost_b, apart, units, *largest]
-        )
+        wide = np.stack([reals(a), reals(b)])
+        finite, lost = np.isfinite(wide), np.zeros((3, len(a)))
+        if not finite.all():
+            same = (wide[0] == wide[1]) | np.isnan(wide).all(0) | finite.all(0)
+            lost = np.sum(~np.stack([*finite, same]), -1)
+            wide = np.where(finite, wide, 0.0)
+        largest = np.abs(wide).max(-1, initial=0.0)
+        wide = np.ldexp(wide, -power) if power.any() else wide
+        delta = wide[0] - wide[1]
+        return np.array([*np.vecdot(wide, wide), np.vecdot(*wide), np.vecdot(delta, delta), *lost, units, *largest])
 
 
 def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:
     """What can be said of two leaves of which a norm and the largest magnitude were recorded: no angle, no units."""
     one, other = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
     lost = size * (not np.isfinite(a[0])), size * (not np.isfinite(b[0]))
-    apart = size * (any(lost) and not np.array_equal(a[0], b[0], equal_nan=True))
-    left, gap, unknown = float((one == 0) != (other == 0)), abs(one - other), math.nan
-    return Distance((one, other), (a[1], b[1]), lost, unknown, gap, unknown, left, apart, size)
+    cosine = math.nan if bool(one) == bool(other) else 0.0
+    return Distance((one, other), (a[1], b[1]), lost, cosine, abs(one - other), math.nan, abs(lost[0] - lost[1]), size)
+
+
+def stored_as(recording: Recording, tree: str, step: int) -> str:
+    """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
+    shapes, sizes = recording.shapes(step, tree), Counter[str]()
+    for path in heapq.nlargest(_LEAVES, shapes, key=lambda path: math.prod(shapes[path])):
+        sizes[stored(recording.read(step, tree, path))] += math.prod(shapes[path])
+    return next((name for name, count in sizes.items() if 2 * count > sizes.total()), "")
+
+
+def stored(x: Any) -> str:
+    """The coarser format that a float32 array was rounded to, by its bits: no sum in float32 leaves them zero."""
+    if x.dtype != np.float32:
+        return ""
+    sample = few(x.reshape(-1), _SAMPLE)
+    sample = sample[np.isfinite(sample) & (sample != 0)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.unique(sample).size < _VALUES or not np.mod(sample / np.abs(sample).min(), 1).any():
+            return ""  # too few values, or multiples of one: counts, steps of a quantizer
+        if not (sample.view(np.uint32) & 0xFFFF).any():
+            return "bfloat16"
+        return "float16" if np.array_equal(sample.astype(np.float16).astype(np.float32), sample) else ""

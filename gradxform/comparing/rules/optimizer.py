@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import Evidence, few
+from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number
+from gradxform.comparing.layouts import few
 from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
 
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import Evidence, few
+from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, proven, unequal
+from gradxform.comparing.layouts import few
 from gradxform.comparing.measuring import stored_as
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
 from gradxform.comparing.rules.preconditions import batches
