@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.mapping import Pair, module_of
-from gradxform.comparing.measuring import Distance, distance, distances, of_norms, stored_as
+from gradxform.comparing.measuring import ABSENT, distance, distances, of_norms, stored_as
 from gradxform.comparing.rounding import Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
 
@@ -118,7 +117,6 @@ def _compared(
     evidence = Evidence(a, b, steps, alignment, rows, judged, [], tolerance, losses)
     with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
         evidence.findings += diagnose(evidence)
-    evidence.arrays.cache_clear()  # the files have them
     return evidence
 
 
@@ -128,36 +126,34 @@ def _loss(recording: Recording, step: int) -> float:
 
 
 def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) -> Row:
-    """The distance of each pair at a step; None where one of the two lacks it."""
+    """The distance of each pair at a step."""
     shapes_a, shapes_b = a.shapes(step, tree), b.shapes(step, tree)
     there = [i for i, pair in enumerate(pairs) if pair.a.path in shapes_a and pair.b.path in shapes_b]
-    row: list[Distance | None] = [None] * len(pairs)
-
-    def read(i: int) -> tuple[Any, Any]:
-        return a.read(step, tree, pairs[i].a.path), b.read(step, tree, pairs[i].b.path)
-
+    row = [ABSENT] * len(pairs)
     if a.norms_only or b.norms_only:
         for i in (i for i in there if not any(view.layout.part for view in pairs[i].views)):  # parts have no norms
-            one, other = read(i)
-            size = math.prod(shapes_a[pairs[i].a.path])
-            row[i] = of_norms(_norms(one, a.norms_only), _norms(other, b.norms_only), size)
+            paths = pairs[i].a.path, pairs[i].b.path
+            norms = [_norms(side, tree, step, path) for side, path in zip((a, b), paths, strict=True)]
+            row[i] = of_norms(norms[0], norms[1], math.prod(shapes_a[paths[0]]))
         return row
-    arrays = ([view.layout.of(x) for view, x in zip(pairs[i].views, read(i), strict=True)] for i in there)
+    both = (zip((a, b), pairs[i].views, strict=True) for i in there)
+    arrays = ([view.layout.of(side.read(step, tree, view.path)) for side, view in each] for each in both)
     for place, found in distances(arrays):
         row[there[place]] = found
     return row
 
 
-def _norms(array: Any, norms_only: bool) -> tuple[float, float]:
+def _norms(recording: Recording, tree: str, step: int, path: str) -> tuple[float, float]:
     """The norm and the largest magnitude of a leaf, which one of two recordings may have instead of its values."""
-    if norms_only:
+    array = recording.read(step, tree, path)
+    if recording.norms_only:
         return float(array[0]), float(array[1])
     found = distance(array, array)
     return (math.nan if found.nonfinite[0] else found.norms[0]), found.largest[0]
 
 
 def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
-    there = [d for row in rows.values() for d in row if d is not None and d.size]
+    there = [d for row in rows.values() for d in row if d.size]
     for place in (0, 1) if there else ():
         if all(d.nonfinite[place] == d.size for d in there):
             raise ValueError(f"the {tree} of {'AB'[place]} are NaN or infinite everywhere, at every step")

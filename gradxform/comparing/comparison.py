@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding
-from gradxform.comparing.mapping import Pair, module_of
+from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Judged, Row, is_noise, scale_of
+from gradxform.comparing.rounding import Judged, Row
 from gradxform.recording.reading import Recording
 
 
@@ -47,11 +48,6 @@ class Comparison:
     tolerance: float | None = None
     """The largest relative distance that was allowed; None for what rounding explains."""
 
-    def __post_init__(self) -> None:
-        """Keeps the typical norms of the leaves at some steps."""
-        modules = [module_of(pair.a.path) for pair in self.pairs]
-        self.scale = functools.lru_cache(maxsize=64)(lambda tree, step: scale_of(self.rows[tree][step], modules))
-
     @property
     def within(self) -> bool:
         """Whether rounding, or the tolerance, explains all differences."""
@@ -71,14 +67,12 @@ class Comparison:
 
     def is_noise(self, i: int, tree: str, step: int) -> bool:
         """Whether a leaf is missing at a step, or its values are rounding."""
-        d = self.rows[tree][step][i]
-        return d is None or is_noise(d, *self.scale(tree, step)[i], self.judged[tree].arithmetic)
+        return math.isnan(self.judged[tree].scaled[step][i])
 
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""
-        rows = self.rows[tree or self.tree].values()
-        there = ([d for d in column if d is not None] for column in zip(*rows, strict=True))
-        return [max(column, key=lambda d: d.relative, default=None) for column in there]
+        columns = zip(*self.rows[tree or self.tree].values(), strict=True)
+        return [max(column, key=lambda d: (d.relative, d.size)) for column in columns]
 
     def __str__(self) -> str:
         """The diagnosis in words."""

@@ -13,12 +13,10 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import Shape, apart, few, reals
+from gradxform.comparing.layouts import apart, few, reals
 from gradxform.comparing.mapping import View, module_of
-from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Row, coarsest
 from gradxform.recording.reading import Recording
-
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
@@ -36,8 +34,6 @@ class Side(NamedTuple):
     recording: Recording
     alone: list[str]
     """The leaves without a partner that have a gradient at the first step."""
-    seconds: dict[str, int]
-    """Of leaves without a partner, those whose gradient is that of another in their module, as the sum is one bias."""
 
 
 @dataclass(eq=False)
@@ -49,7 +45,6 @@ class Evidence(Comparison):
 
     def __post_init__(self) -> None:
         """Finds where the runs part."""
-        super().__post_init__()
         judged = self.judged[self.tree]
         # The step at which the runs part; None if rounding explains all.
         self.step, self.arithmetic = judged.first, judged.arithmetic
@@ -64,8 +59,9 @@ class Evidence(Comparison):
         # How far factors may be apart that are one.
         self.slack = max(constants.ALIKE, self.limit / 2)
         self.values = not (self.a.norms_only or self.b.norms_only)
+        # By pairs, the place of a run in which a leaf without a partner has the same gradient, as the sum is one bias.
+        self.sums: dict[int, tuple[int, View]] = {}
         self.sides = self._side(0, self.a), self._side(1, self.b)
-        self.arrays = functools.lru_cache(maxsize=64)(self.both)
         # The pairs that are no mere noise there.
         self.significant = [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
 
@@ -75,28 +71,19 @@ class Evidence(Comparison):
         near: dict[str, list[str]] = {}
         for path in alone:
             near.setdefault(module_of(path), []).append(path)
-        views = enumerate(pair.views[place] for pair in self.pairs)
-        beside = ((i, view, path) for i, view in views for path in near.get(module_of(view.path), ()))
-        seconds = {path: i for i, view, path in beside if self._is_second(recording, path, view, shapes)}
-        return Side(place, "AB"[place], "BA"[place], recording, [x for x in alone if x not in seconds], seconds)
-
-    def _is_second(self, recording: Recording, path: str, view: View, shapes: Mapping[str, Shape]) -> bool:
-        """Whether the first gradient of a leaf is that of another one."""
-        if shapes[path] != shapes.get(view.path) or view.layout.part is not None:
-            return False
-        arrays = (reals(recording.read(self.steps[0], "gradients", x)) for x in (path, view.path))
-        return apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]
+        for i, view in enumerate(pair.views[place] for pair in self.pairs):
+            for path in near.get(module_of(view.path), ()):
+                if shapes[path] == shapes.get(view.path) and view.layout.part is None:
+                    arrays = (reals(recording.read(self.steps[0], "gradients", x)) for x in (path, view.path))
+                    if apart(*arrays) <= self.judged["gradients"].allowed[self.steps[0]]:
+                        self.sums[i] = place, view._replace(path=path)
+        seconds = {view.path for side, view in self.sums.values() if side == place}
+        return Side(place, "AB"[place], "BA"[place], recording, [path for path in alone if path not in seconds])
 
     @property
     def worst_pair(self) -> int:
         """The pair with the largest difference of them."""
-        return max(self.bad, key=lambda i: self.distance(i).relative)
-
-    def distance(self, i: int) -> Distance:
-        """The distance of a pair that both have there."""
-        found = self.row[i]
-        assert found is not None
-        return found
+        return max(self.bad, key=lambda i: self.row[i].relative)
 
     def coarsest(self, tree: str) -> Arithmetic:
         """The coarser arithmetic of a tree, by its dtypes."""
@@ -116,7 +103,7 @@ class Evidence(Comparison):
     def samples(self, i: int, tree: str, step: int, other: int | None = None, most: int = _SAMPLE) -> tuple[Any, Any]:
         """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
         d, (a, b) = self.rows[tree][step][i], self.pairs[i].views
-        if d is not None and not self.values:
+        if not self.values:
             return np.array(d.norms[:1]), np.array(d.norms[1:])
         return self.array(0, a, tree, step, most), self.array(1, b, tree, step if other is None else other, most)
 
@@ -143,8 +130,7 @@ class Evidence(Comparison):
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""
-        row = self.rows.get(tree, {}).get(step)
-        return self.values and row is not None and row[i] is not None
+        return self.values and tree in self.rows and self.rows[tree][step][i].size > 0
 
     def loss_gap(self, step: int) -> float | None:
         """How far the losses are apart, over the largest, if rounding and parameters do not explain it; None: unknown.
@@ -160,7 +146,7 @@ class Evidence(Comparison):
         moved = 0.0
         if "gradients" in self.rows and "parameters" in self.rows:
             rows = zip(self.rows["gradients"][step], self.rows["parameters"][step], strict=True)
-            moved = math.fsum(max(g.norms) * p.difference for g, p in rows if g is not None and p is not None)
+            moved = math.fsum(max(g.norms) * p.difference for g, p in rows)
         gap = abs(one - other) - moved
         return gap / scale if gap > self.judged[self.tree].allowed[step] * scale else 0.0
 
@@ -174,14 +160,14 @@ class Evidence(Comparison):
 
     def total(self, step: int, place: int) -> float:
         """The global norm of a run's tree at a step."""
-        return math.hypot(*(d.norms[place] for d in self.rows[self.tree][step] if d is not None))
+        return math.hypot(*(d.norms[place] for d in self.rows[self.tree][step]))
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
-        d = self.distance(i)
+        d = self.row[i]
         units = constants.FACTOR_UNITS * self.arithmetic.unit
         return d.left <= min(max(self.limit, constants.EXACT), max(constants.EXPLAINED * abs(d.factor - 1), units))
 
     def are_parallel(self, places: Sequence[int]) -> bool:
         """Whether all of these leaves are a number times those of the other run, in enough elements to tell."""
-        return sum(self.distance(i).size for i in places) >= constants.PROVING and all(map(self.is_parallel, places))
+        return sum(self.row[i].size for i in places) >= constants.PROVING and all(map(self.is_parallel, places))

@@ -181,7 +181,7 @@ def _order(parts: Sequence[Any], wanted: Sequence[Any], least: float) -> tuple[i
 
 def moved(a: Any, b: Any, limit: float) -> tuple[Callable[[Any], Any], str] | None:
     """What leads from `a` to `b`, and words for it, if something does to within a relative distance."""
-    if a.shape != b.shape or not a.any() or apart(a, b) <= limit:
+    if apart(a, b) <= limit:
         return None
     return next((found for found in _ways(a, b) if apart(found[0](a), b) <= limit), None)
 

@@ -70,6 +70,10 @@ class Distance(NamedTuple):
         return 0.0 if math.isnan(self.cosine) else math.sqrt(max(0.0, 1.0 - self.cosine**2))
 
 
+ABSENT = Distance((0.0, 0.0), (0.0, 0.0), (0, 0), 1.0, 0.0, 0.0, 0, 0)
+"""Of a leaf that one of two runs lacks at a step: no elements, so no difference."""
+
+
 def distance(a: Any, b: Any) -> Distance:
     """Measure two arrays of one shape."""
     return next(distances([(a, b)]))[1]
@@ -111,10 +115,9 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     with np.errstate(all="ignore"):
         cosine = np.where((aa == 0) | (bb == 0), aa == bb, ab / (np.sqrt(aa) * np.sqrt(bb)))
     *norms, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
-    pairs = (list(zip(*np.array(x).tolist(), strict=True)) for x in (norms, largest, np.int64(lost[:2])))
-    ones = (x.tolist() for x in (cosine, difference, ulp, np.int64(lost[2])))
-    for place, *numbers in zip(places, *pairs, *ones, strict=True):
-        yield place, Distance._make((*numbers, size))
+    pairs: Any = (zip(*np.array(x).tolist(), strict=True) for x in (norms, largest, np.int64(lost[:2])))
+    ones = (x.tolist() for x in (cosine, difference, ulp, np.int64(lost[2]), np.full(len(places), size)))
+    yield from zip(places, map(Distance._make, zip(*pairs, *ones, strict=True)), strict=True)
 
 
 def _power(x: Any) -> Any:

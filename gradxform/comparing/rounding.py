@@ -44,16 +44,14 @@ def coarsest(dtypes: Iterable[str]) -> Arithmetic:
     return max(found, key=lambda arithmetic: arithmetic.unit, default=BY_NAME["float32"])
 
 
-Row = Sequence[Distance | None]
-"""The distances of all pairs at one step; None where one of the two lacks the leaf."""
+Row = Sequence[Distance]
+"""The distances of all pairs at one step; `ABSENT` where one of the two lacks the leaf."""
 
 
 def magnitude(row: Row) -> float:
     """The root mean square of all elements at a step, of the run in which it is smaller."""
-    there = [d for d in row if d is not None]
-    count = sum(d.size for d in there)
-    norms = zip(*(d.norms for d in there), strict=True)
-    return min((math.hypot(*side) / math.sqrt(count) for side in norms), default=0.0) if count else 0.0
+    count = sum(d.size for d in row)
+    return min(math.hypot(*(d.norms[place] for d in row)) for place in (0, 1)) / math.sqrt(max(count, 1))
 
 
 Scale = tuple[float, float]
@@ -64,9 +62,9 @@ def scale_of(row: Row, modules: Sequence[str]) -> list[Scale]:
     """The typical norm of each leaf: by its module if that has others, and by all leaves."""
     mean, siblings = magnitude(row), dict[str, list[Distance]]()
     for d, module in zip(row, modules, strict=True):
-        siblings.setdefault(module, []).extend([] if d is None else [d])
+        siblings.setdefault(module, []).extend([d] * (d.size > 0))
     means = {module: magnitude(ds) if len(ds) > 1 else mean for module, ds in siblings.items()}
-    sizes = [math.sqrt(d.size) if d is not None else 0.0 for d in row]
+    sizes = (math.sqrt(d.size) for d in row)
     return [(means[module] * size, mean * size) for module, size in zip(modules, sizes, strict=True)]
 
 
@@ -86,11 +84,11 @@ def scaled(d: Distance, near: float) -> float:
 
 def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> bool:
     """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
-    largest, least = max(d.norms), min(d.norms)
-    unlike = least > 0 and d.cosine**2 < UNLIKE
+    least, largest = sorted(d.norms)
     typical = max(near, whole)
     halfway = math.sqrt(arithmetic.budget) * typical  # in digits, to its rounding
-    if largest < arithmetic.budget * near or (unlike and largest < halfway):
+    unlike = least > 0 and d.cosine**2 < UNLIKE
+    if largest <= arithmetic.budget * near or (unlike and largest < halfway):
         return True
     directed = 1 - d.cosine**2 < arithmetic.budget  # a factor, maybe
     cancels = 0 < least < CANCELLED * arithmetic.unit * near
@@ -101,8 +99,10 @@ class Judged(NamedTuple):
     """One tree over all steps."""
 
     arithmetic: Arithmetic
+    scaled: dict[int, list[float]]
+    """The difference of each pair over its norm, or over that of its neighbours if larger; NaN if that is noise."""
     levels: dict[int, float]
-    """The largest scaled distance at each step."""
+    """The largest of them at each step."""
     allowed: dict[int, float]
     bad: dict[int, list[int]]
     """The pairs that rounding does not explain, at the steps that have some."""
@@ -117,20 +117,16 @@ def judge(
     rows: Mapping[int, Row], arithmetic: Arithmetic, tolerance: float | None = None, modules: Sequence[str] = ()
 ) -> Judged:
     """Tell rounding from what is not, step by step; with a tolerance, that is the largest distance allowed."""
-    levels: dict[int, float] = {}
-    allowed: dict[int, float] = {}
-    bad: dict[int, list[int]] = {}
-    before = 0.0
+    judged, before = Judged(arithmetic, {}, {}, {}, {}), 0.0
     for step, row in rows.items():
-        scale = scale_of(row, modules or [""] * len(row))
-        about = [(i, d, scale[i]) for i, d in enumerate(row) if d is not None]
-        found = {i: scaled(d, each[0]) for i, d, each in about if not is_noise(d, *each, arithmetic)}
+        scales = scale_of(row, modules or [""] * len(row))
         limit = max(arithmetic.budget, min(arithmetic.grown, GROWTH * before)) if tolerance is None else tolerance
-        lost = [i for i, d in enumerate(row) if d is not None and d.apart]
-        over = [i for i, value in found.items() if value > limit]
-        levels[step], allowed[step] = max(found.values(), default=0.0), limit
-        if over or lost:
-            bad[step] = sorted({*over, *lost})
+        about = zip(row, scales, strict=True)
+        found = [math.nan if is_noise(d, *scale, arithmetic) else scaled(d, scale[0]) for d, scale in about]
+        bad = [i for i, d in enumerate(row) if d.apart or found[i] > limit]
+        judged.scaled[step], judged.allowed[step], judged.levels[step] = found, limit, max(0.0, *found)
+        if bad:
+            judged.bad[step] = bad
         else:
-            before = max(before, levels[step])
-    return Judged(arithmetic, levels, allowed, bad)
+            before = max(before, judged.levels[step])
+    return judged

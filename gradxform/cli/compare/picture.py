@@ -34,8 +34,8 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
     """A row for each leaf, the first of the network on top; NaN is black, noise is grey."""
     judged, edges, count = found.judged[found.tree], _edges(found.steps), len(found.pairs)
     columns = [found.rows[found.tree][step] for step in found.steps]
-    lost = np.array([[d is None or any(d.nonfinite) for d in column] for column in columns]).T
-    far = np.array([[_LEAST if d is None else max(_LEAST, d.relative) for d in column] for column in columns]).T
+    lost = np.array([[not d.size or any(d.nonfinite) for d in column] for column in columns]).T
+    far = np.array([[max(_LEAST, d.relative) for d in column] for column in columns]).T
     rows = np.arange(count + 1)
     scale = LogNorm(_LEAST, 1.0, clip=True)
     colours = axis.pcolormesh(edges, rows, np.ma.array(far, mask=lost), cmap="viridis", norm=scale)
@@ -75,7 +75,7 @@ def _norms(axis: Any, found: Comparison) -> None:
     """The global norm of each run."""
     rows = found.rows[found.tree]
     for place, (side, colour, width) in enumerate((("A", _A, 3.2), ("B", _B, 1.3))):
-        norms = [math.hypot(*(d.norms[place] for d in rows[step] if d is not None)) for step in found.steps]
+        norms = [math.hypot(*(d.norms[place] for d in rows[step])) for step in found.steps]
         marker = "o" if len(found.steps) < 40 else None
         axis.plot(found.steps, norms, color=colour, linewidth=width, marker=marker, markersize=3, label=side)
     if min(min(line.get_ydata()) for line in axis.get_lines()) > 0:

@@ -6,7 +6,7 @@ import base64
 import html as escaping
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from gradxform.comparing.compare import compare
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Row, magnitude, scaled
+from gradxform.comparing.rounding import magnitude, scaled
 
 _HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
 _SHOWN = 24
@@ -113,7 +113,7 @@ def _table(found: Comparison, chosen: Iterable[int]) -> Table:
     return made
 
 
-def _shown(found: Comparison) -> tuple[Row, dict[int, int]]:
+def _shown(found: Comparison) -> tuple[Sequence[Distance | None], dict[int, int]]:
     """The distance of each leaf where the runs part, else where it is largest; the first step that is no rounding."""
     judged = found.judged[found.tree]
     parts = {i: step for step, places in reversed(judged.bad.items()) for i in places}
@@ -128,7 +128,7 @@ def _names(pair: Pair) -> tuple[str, str]:
 
 
 def _numbers(d: Distance | None) -> tuple[str, ...]:
-    if d is None:
+    if d is None or not d.size:
         return ("-",) * 5
     relative = "NaN" if any(d.nonfinite) else f"{d.relative:.1e}"
     ulp = f"{d.ulp:.0f}" if d.ulp < 1e5 else "inf" if math.isinf(d.ulp) else f"{d.ulp:.0e}"
@@ -139,7 +139,7 @@ def _largest(found: Comparison) -> list[int]:
     """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
     mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
     row, parts = _shown(found)
-    weights = [(i in parts, -1.0 if d is None else scaled(d, mean)) for i, d in enumerate(row)]
+    weights = [(i in parts, scaled(d, mean) if d and d.size else -1.0) for i, d in enumerate(row)]
     return sorted(sorted(range(len(row)), key=weights.__getitem__, reverse=True)[:_SHOWN])
 
 

@@ -6,8 +6,6 @@ how many steps it does.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,66 +21,76 @@ from gradxform.comparing.layouts import apart, moved, reals
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run are zero, or single ones are zero or absent."""
     for side in e.sides:
-        found = ((step, _without_gradient(e, side.place, step)) for step in e.rows[e.tree])
-        step, lost = next(((step, lost) for step, lost in found if lost or step == e.step), (e.at, []))
-        if e.bad and lost == e.bad and not any(d and (d.norms[side.place] or d.nonfinite[side.place]) for d in e.row):
+        if e.bad and not e.total(e.at, side.place) and not any(e.row[i].apart for i in e.bad):
             why = "no gradient reaches the parameters (a detached loss, a cut graph), or they were cleared already"
             text = f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: {why}."
             yield proven("zero", text, e.at)
             return
-        if lost:
+        step = next((step for step in e.steps if step == e.step or _without_gradient(e, side, step)), e.at)
+        if lost := _without_gradient(e, side, step):
             explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
-            steps = [at for at in e.steps if at >= step][: len(e.later)]
-            held = [at for at in steps if {*lost} <= {*_without_gradient(e, side.place, at)}]
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
-            yield proven("frozen", text + _steps(len(held), len(steps)), step, e.labels(lost), {}, explains)
+            held = [at for at in _lasting(e, step) if {*lost} <= {*_without_gradient(e, side, at)}]
+            text += _steps(len(held), len(_lasting(e, step)))
+            yield proven("frozen", text, step, e.labels(lost), {}, explains)
 
 
-def _without_gradient(e: Evidence, place: int, step: int) -> list[int]:
+def _without_gradient(e: Evidence, side: Side, step: int) -> list[int]:
     """The pairs that one run alone lacks at a step, or that differ where the runs part and whose gradient is zero."""
-    row = e.rows[e.tree][step]
-    there = [(i, d) for i in (e.bad if step >= e.at else ()) if (d := row[i]) is not None and any(d.norms)]
-    zero = {i for i, d in there if not (d.norms[place] or d.nonfinite[place])}
-    own, other = (e.sides[k].recording.shapes(step, e.tree) if None in row else {} for k in (place, 1 - place))
-    views = [(pair.views[place].path, pair.views[1 - place].path) for pair in e.pairs]
-    return [i for i, (path, partner) in enumerate(views) if i in zero or (partner in other and path not in own)]
+    row, own = e.rows[e.tree][step], side.place
+    bad = [i for i in e.bad if any(row[i].norms)] if step >= e.at else []
+    zero = [i for i in bad if not (row[i].norms[own] or row[i].nonfinite[own])]
+    absent = [i for i, d in enumerate(row) if not d.size]
+    shapes = [each.recording.shapes(step, e.tree) for each in e.sides] if absent else []
+    there = {i: [view.path in x for view, x in zip(e.pairs[i].views, shapes, strict=True)] for i in absent}
+    return sorted([*zero, *(i for i in absent if there[i][1 - own] and not there[i][own])])
+
+
+def _lasting(e: Evidence, begin: int) -> list[int]:
+    """Some steps from one on."""
+    return [step for step in e.steps if step >= begin][: len(e.later)]
 
 
 # --- clips ------------------------------------------------------------------------------------------------------------
 
+Norms = list[tuple[float, float]]
+"""Of leaves or of steps, in A and in B."""
+
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
     """Leaves that are larger in one run have one norm, the limit, in the other: each of them, or all at each step."""
-    factors = [e.distance(i).factor for i in e.bad]
-    if not factors or min(factors) <= 0 or not e.are_parallel(e.bad):
+    factors = [e.row[i].factor for i in e.bad]
+    if min(factors) <= 0 or not e.are_parallel(e.bad):
         return
-    rows, steps = ([e.row[i] for i in e.bad], e.row), (e.judged[e.tree].bad, e.rows[e.tree])
-    norms = [[[d.norms[place] for d in row if d is not None] for row in rows] for place in (0, 1)]
-    yield from (found := [*_limits(e, "clip_norm", "each gradient by its norm", norms)])
+    leaves = [e.row[i].norms for i in e.bad], [d.norms for d in e.row]
+    yield from (found := [*_limits(e, "clip_norm", "each gradient by its norm", *leaves)])
     if not found and spread(factors) <= e.slack:
-        norms = [[[e.total(at, place) for at in each] for each in steps] for place in (0, 1)]
-        yield from _limits(e, "clip_global_norm", "by the global norm", norms)
+        parted, every = ([(e.total(at, 0), e.total(at, 1)) for at in x] for x in (e.judged[e.tree].bad, e.steps))
+        yield from _limits(e, "clip_global_norm", "by the global norm", parted, every)
 
 
-def _limits(e: Evidence, kind: str, how: str, norms: list[list[list[float]]]) -> Iterator[Finding]:
-    """Norms of both runs, where they differ and all of them: equal ones in a run in which none is larger are a limit.
+def _limits(e: Evidence, kind: str, how: str, parted: Norms, every: Norms) -> Iterator[Finding]:
+    """Norms where the runs differ, and all: equal ones in a run in which none is larger are a limit.
 
     A norm below the limit tells a clip from a normalization.
     """
-    limits = {k: own[0] for k, (own, _) in enumerate(norms)}
-    below = {k: any(0 < x < limit * (1 - constants.WHOLE) for x in norms[k][1]) for k, limit in limits.items()}
-    if len(norms[0][0]) > 1 and all(spread(own) <= constants.WHOLE for own, _ in norms):
+    limits = dict(enumerate(parted[0]))
+    below = {k: any(0 < norms[k] < limit * (1 - constants.WHOLE) for norms in every) for k, limit in limits.items()}
+    if len(parted) > 1 and all(spread(own) <= constants.WHOLE for own in zip(*parted, strict=True)):
         yield _clip(e, kind, how, limits, all(below.values()))
         return
-    for side in e.sides[::-1]:
-        (own, every), (others, _), limit = norms[side.place], norms[1 - side.place], limits[side.place]
-        over = [both for both in zip(own, others, strict=True) if both[1] > limit]
-        least = 1 if kind == "clip_global_norm" else len(own) - 1  # trainings that have parted may have smaller norms
-        if max(every) <= limit * (1 + constants.WHOLE) and others[0] > limit and len(over) > max(1, least):
-            clipped, raw = zip(*over, strict=True)
+    for own, other in ((1, 0), (0, 1)):
+        limit = limits[own]
+        over = [norms for norms in parted if norms[other] > limit]
+        least = (
+            1 if kind == "clip_global_norm" else len(parted) - 1
+        )  # trainings that have parted may have smaller norms
+        none_larger = max(norms[own] for norms in every) <= limit * (1 + constants.WHOLE)
+        if none_larger and parted[0][other] > limit and len(over) > max(1, least):
+            clipped, raw = ([norms[k] for norms in over] for k in (own, other))
             if spread(clipped) <= constants.WHOLE and spread(raw) > constants.ALIKE:
-                yield _clip(e, kind, how, {side.place: limit}, below[side.place], raw)
+                yield _clip(e, kind, how, {own: limit}, below[own], raw)
                 return
 
 
@@ -98,12 +106,11 @@ def _clip(e: Evidence, kind: str, how: str, to: dict[int, float], certain: bool,
 
 def clip_value(e: Evidence) -> Iterator[Finding]:
     """Several elements have a limit in one run, none exceeds it, and clipping the other to it makes them equal."""
-    for side in e.sides[::-1]:
-        own, other = side.place, 1 - side.place
-        limit, highest = (max(d.largest[place] for d in e.row if d is not None) for place in (own, other))
-        if not limit or any(e.distance(i).largest[other] <= limit for i in e.bad):
+    for own, other in ((1, 0), (0, 1)):
+        limit, highest = (max(d.largest[place] for d in e.row) for place in (own, other))
+        if any(e.row[i].largest[other] <= limit for i in e.bad):
             continue
-        arrays = [(pair[other], pair[own]) for pair in map(e.arrays, e.bad)]
+        arrays = [(pair[other], pair[own]) for pair in map(e.both, e.bad)]
         fits = all(apart(np.clip(raw, -limit, limit), clipped) <= e.limit for raw, clipped in arrays)
         tied, ends = (sum(int((np.abs(x[k]) == top).sum()) for x in arrays) for k, top in ((1, limit), (0, highest)))
         if fits and tied > 1:
@@ -125,25 +132,24 @@ def factor(e: Evidence) -> Iterator[Finding]:
     """All gradients are one number times as large in B."""
     if not set(e.bad) >= set(e.significant) or not e.are_parallel(e.significant):
         return
-    factors = np.array([e.distance(i).factor for i in e.significant])
+    factors = [e.row[i].factor for i in e.significant]
     found = float(np.median(factors))
-    if spread(factors) <= e.slack and np.abs(factors - found).max() <= constants.EXPLAINED * abs(found - 1) and found:
+    if spread(factors) <= min(e.slack, constants.EXPLAINED * abs(found - 1)):
         yield _times(e, found)
 
 
 def _times(e: Evidence, found: float) -> Finding:
     """A factor of all gradients, how it goes on, and what the losses tell of it."""
     held, over = _over(e, e.significant, lambda x, _: found * x)
-    if found < 0 and abs(found + 1) < e.slack:
+    if abs(found + 1) < e.slack:
         text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
         return proven("sign", text + over, e.at, (), {"factor": found})
     power, large = (1, "B") if abs(found) > 1 else (-1, "A")
-    what, sign = "" if e.values else "norms of ", " and of the opposite sign" if found < 0 else ""
-    text = f"All {what}gradients are {number(abs(found) ** power)} times larger in {large}{sign}"
+    text = f"All {'norms of ' * (not e.values)}gradients are {number(found**power)} times larger in {large}"
     own = {step: times for step in e.later if (times := _factor_at(e, step))}
     if len(own) > 1 and spread(list(own.values())) > e.slack:
         step, other = max(own.items(), key=lambda item: abs(item[1] - found))
-        text += f" at step {e.step}, {number(abs(other) ** power)} times at step {step}, another number at each step: "
+        text += f" at step {e.step}, {number(other**power)} times at step {step}, another number at each step: "
         text += "a scale or a schedule that changes, or a mean over another number of tokens in each batch."
         return Finding("factor", text, e.at, (), {"factor": found})
     one, other = e.losses.get(e.at, (0.0, 0.0))
@@ -151,7 +157,7 @@ def _times(e: Evidence, found: float) -> Finding:
     sides = ([e.total(step, place) for step in held] for place in (0, 1))
     after = next((step for step in e.later if step > e.at), None)
     no_clip = after in held and all(any(abs(n - x[0]) > constants.CLIPPED * x[0] for n in x) for x in sides)
-    hint = _hint(e, abs(found) ** power)
+    hint = _hint(e, found**power)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     if summed := abs(loss - found) <= e.slack * abs(found):
         text += f", and so is the loss: it is {means}."
@@ -167,10 +173,8 @@ def _times(e: Evidence, found: float) -> Finding:
 
 def _factor_at(e: Evidence, step: int) -> float:
     """The number times which the leaves of A are those of B at a step; zero if there is none."""
-    found = [(*d.norms, d.factor) for i in e.significant if (d := e.rows[e.tree][step][i]) is not None]
-    aa, ab, bb = (
-        math.fsum(x) for x in zip((0.0,) * 3, *((a * a, by * a * a, b * b) for a, b, by in found), strict=True)
-    )
+    found = ((*d.norms, d.factor) for d in (e.rows[e.tree][step][i] for i in e.significant))
+    aa, ab, bb = map(math.fsum, zip(*((a * a, by * a * a, b * b) for a, b, by in found), strict=True))
     return ab / aa if aa and bb - ab * ab / aa <= e.slack**2 * bb else 0.0
 
 
@@ -188,9 +192,9 @@ def _over(
     held = []
     for step in e.later:
         one, other = e.sampled(places, e.tree, step)[:: -1 if place else 1]
-        found, beside = way(one, step), plain(one, step) if plain else one
-        if found.shape != other.shape or not one.any() or not other.any():
+        if not one.any() or not other.any():
             continue
+        found, beside = way(one, step), plain(one, step) if plain else one
         times, ratio = (float(np.linalg.norm(x) / np.linalg.norm(found)) for x in (beside, other))
         near = constants.BETTER * apart(found, other) < apart(beside, other) * min(1.0, ratio / times)
         goes_on = abs((ratio if times < 1 else 1 / ratio) - 1) < constants.SAME_FACTOR < abs(1 / times - 1)
@@ -218,9 +222,10 @@ def _hint(e: Evidence, times: float) -> str:
 
 def weight_decay(e: Evidence) -> Iterator[Finding]:
     """Gradients of B that are k times those of A plus r times the parameters, in all leaves or in some."""
-    there = [i for i in e.bad if e.has(i, "parameters", e.at)]
-    leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.at)[0])] for i in there}
-    if any(i not in leaves or not leaves[i][1].any() or not np.isfinite(leaves[i][1]).all() for i in e.bad):
+    if not all(e.has(i, "parameters", e.at) for i in e.bad):
+        return
+    leaves = {i: [x.ravel() for x in (*e.both(i), e.both(i, "parameters", e.at)[0])] for i in e.bad}
+    if not all(np.isfinite(b).all() for _, b, _ in leaves.values()):
         return
 
     def off(i: int, times: float, rate: float) -> float:
@@ -228,9 +233,9 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         a, b, p = leaves[i]
         return apart(times * a + rate * p, b)
 
-    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= constants.FEWEST and a.any()}
-    fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
-    decayed = [i for i in fits if e.distance(i).left > constants.BETTER * off(i, *fits[i])]
+    large = [i for i in leaves if e.row[i].size >= constants.FEWEST]
+    fits = {i: np.linalg.lstsq(np.stack(leaves[i][::2], 1), leaves[i][1], rcond=None)[0] for i in large}
+    decayed = [i for i in fits if e.row[i].left > constants.BETTER * off(i, *fits[i])]
     if not decayed:
         return
     times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
@@ -238,8 +243,8 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     rate = float(np.median([fits[i][1] for i in decayed]))
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
     unit = e.arithmetic.unit
-    allowed = {i: max(min(e.limit, e.distance(i).relative / constants.BETTER), constants.CLOSE * unit) for i in leaves}
-    if not rate or any(min(errors[i]) > allowed[i] for i in leaves):
+    allowed = {i: max(min(e.limit, e.row[i].relative / constants.BETTER), constants.CLOSE * unit) for i in leaves}
+    if any(min(errors[i]) > allowed[i] for i in leaves):
         return
     places = [i for i, (with_, without) in errors.items() if with_ < without]
     if times != 1:
@@ -269,7 +274,7 @@ def _leaf(e: Evidence, i: int, kind: str, text: str, way: Way, place: int = 0, *
 
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    large = {i: d for i in e.bad if (d := e.distance(i)).size >= constants.PROVING and d.factor != 1}
+    large = {i: d for i in e.bad if (d := e.row[i]).size >= constants.PROVING and d.factor != 1}
     # one of so many leaves may have a factor by chance, in so few elements
     chances = {i: min(1.0, d.left / abs(d.factor - 1)) ** (d.size - 1) * len(e.row) for i, d in large.items()}
     factors = {i: d.factor for i, d in large.items() if e.is_parallel(i) and chances[i] <= constants.CHANCE}
@@ -286,9 +291,9 @@ def scaled(e: Evidence) -> Iterator[Finding]:
 def permuted(e: Evidence) -> Iterator[Finding]:
     """Leaves whose values stand in other places in B."""
     for i in e.bad:
-        d = e.distance(i)
+        d = e.row[i]
         is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
-        found = moved(*e.arrays(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
+        found = moved(*e.both(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
             text = f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
             yield _leaf(e, i, "layout", text, lambda x, _, way=found[0]: way(x))
@@ -307,9 +312,9 @@ def alone(e: Evidence) -> Iterator[Finding]:
         lacking = [path for path in there if path not in e.alignment.not_aligned]
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
-            steps = e.steps[: len(e.later)]
-            held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
+            steps = _lasting(e, e.steps[0])
+            held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
             yield proven("missing", text + _steps(len(held), len(steps)), e.steps[0], tuple(lacking))
     if unaligned:
         paths = [f"{path} in {name}" for path, name in unaligned]
@@ -323,18 +328,19 @@ def alone(e: Evidence) -> Iterator[Finding]:
 def _tie(e: Evidence, side: Side, path: str) -> tuple[int, Way] | None:
     """The pair whose gradient in the other run is that in this one and that of a leaf that this one has alone."""
 
-    def added(one: Any, step: int, turned: bool) -> Any:
-        if side.recording.shapes(step, e.tree).get(path) != one.shape[:: -1 if turned else 1]:
+    def added(one: Any, step: int) -> Any:
+        shape = side.recording.shapes(step, e.tree).get(path)
+        if shape is None or one.shape not in (shape, shape[::-1]):
             return one
-        extra: Any = np.asarray(side.recording.read(step, e.tree, path), np.float64)
-        return one + (extra.T if turned else extra)
+        extra = reals(side.recording.read(step, e.tree, path))
+        return one + (extra if shape == one.shape else extra.T)
 
     if not e.values or path not in side.recording.shapes(e.at, e.tree):
         return None
     size, limit = float(np.linalg.norm(reals(side.recording.read(e.at, e.tree, path)))), max(e.limit, constants.EXACT)
-    near = (i for i in e.bad if abs(e.distance(i).difference - size) <= limit * max(*e.distance(i).norms, size))
-    for i, turned in itertools.product(near, (False, True)):
-        one, other = e.arrays(i)[:: -1 if side.place else 1]
-        if apart(added(one, e.at, turned), other) <= limit:
-            return i, functools.partial(added, turned=turned)
+    for i in e.bad:  # few have a difference of this size
+        if abs(e.row[i].difference - size) <= limit * max(*e.row[i].norms, size):
+            one, other = e.both(i)[:: -1 if side.place else 1]
+            if apart(added(one, e.at), other) <= limit:
+                return i, added
     return None

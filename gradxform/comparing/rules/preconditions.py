@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,19 +35,15 @@ def shifted(e: Evidence) -> Iterator[Finding]:
 
 def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
     """NaN or an infinity in one run alone, before the runs part otherwise; later ones are a remark."""
-    steps = [(step, place, tree) for place, tree in enumerate(TREES) if tree in e.rows for step in e.rows[tree]]
-    for step, _, tree in sorted(steps):
+    apart = ((step, tree) for step in e.steps for tree in e.rows if any(d.apart for d in e.rows[tree][step]))
+    for step, tree in itertools.islice(apart, 1):
         row = e.rows[tree][step]
-        lost = [i for i, d in enumerate(row) if d is not None and d.apart]
-        if not lost:
-            continue
-        a, b = (sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1))
+        lost, (a, b) = [i for i, d in enumerate(row) if d.apart], (sum(d.nonfinite[k] for d in row) for k in (0, 1))
         where = "in other elements, or is of another kind" if a and b else f"in {'AB'[not a]} alone"
         text = f"From step {step} on NaN or infinity stands {where}: {a} in A, {b} in B, in {len(lost)} of {len(row)} "
         text += f"leaves of {tree}, {e.pairs[lost[-1]].label} nearest to the loss."
         if later == (e.step is not None and step > e.step):
             yield proven("nonfinite", text, step, e.labels(lost), is_fault=not later)
-        return
 
 
 def data(e: Evidence) -> Iterator[Finding]:
@@ -92,14 +89,13 @@ def initial(e: Evidence) -> Iterator[Finding]:
     if "parameters" not in e.rows or e.step not in (None, step):  # they agreed long enough for the gradients to agree
         return
     row, limit = e.rows["parameters"][step], constants.COPIES * e.coarsest("parameters").unit
-    there = {i: d for i, d in enumerate(row) if d is not None}
-    far = [i for i, d in there.items() if e.pairs[i].sure >= constants.SURE and d.relative > limit]
+    far = [i for i, d in enumerate(row) if e.pairs[i].sure >= constants.SURE and d.relative > limit]
     bad = [i for i in far if not _is_sum(e, i, limit)]
     if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
-    largest = max(there[i].relative for i in bad)
-    seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if e.values and there[i].size > 1}
+    largest = max(row[i].relative for i in bad)
+    seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if e.values and row[i].size > 1}
     most_are_others = 2 * sum(is_other for is_other, _ in seen.values()) > len(seen)
     place = next((i for i, (_, way) in seen.items() if way), None)
     text = f"The {what} differ in {len(bad)} of {len(row)} leaves"
@@ -128,10 +124,8 @@ def _copied(a: Any, b: Any) -> tuple[bool, str]:
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:
     """Whether a leaf is the sum of two in the other run, such as the two biases of PyTorch's recurrent layers."""
-    for side in e.sides if e.values else ():
-        for path in (path for path, first in side.seconds.items() if first == i):
-            arrays = e.arrays(i, "parameters", e.steps[0])
-            extra = e.array(side.place, e.pairs[i].views[side.place]._replace(path=path), "parameters", e.steps[0])
-            if apart(arrays[side.place] + extra, arrays[1 - side.place]) <= limit:
-                return True
-    return False
+    if i not in e.sums or not e.values:
+        return False
+    (place, second), arrays = e.sums[i], e.both(i, "parameters", e.steps[0])
+    extra = e.array(place, second, "parameters", e.steps[0])
+    return apart(arrays[place] + extra, arrays[1 - place]) <= limit

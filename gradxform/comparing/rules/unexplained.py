@@ -12,7 +12,7 @@ from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import few
 from gradxform.comparing.measuring import stored_as
-from gradxform.comparing.rounding import BY_NAME, coarsest, scaled
+from gradxform.comparing.rounding import BY_NAME, coarsest
 from gradxform.comparing.rules.preconditions import batches
 
 _LEAVES = 16
@@ -63,12 +63,12 @@ def grown(e: Evidence) -> Iterator[Finding]:
     half = arithmetic.unit >= BY_NAME["float16"].unit and _apart(e) <= arithmetic.grown
     few_of_half = half and len(e.bad) <= len(e.significant) / 4
     agree = gap == 0 or (gap is None and not set(e.significant) <= set(e.bad))
-    if any(e.distance(i).apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
+    if any(e.row[i].apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
         return
     if _parameters_agree(e):
         text = (
             f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, "
-            f"by {e.distance(e.worst_pair).relative:.2g} at most, while parameters, losses or other leaves agree: "
+            f"by {e.row[e.worst_pair].relative:.2g} at most, while parameters, losses or other leaves agree: "
             "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later "
             "steps tell nothing."
         )
@@ -77,32 +77,29 @@ def grown(e: Evidence) -> Iterator[Finding]:
 
 def _apart(e: Evidence) -> float:
     """The largest difference, over the norm of a leaf or its neighbours."""
-    return max((scaled(e.distance(i), e.scale(e.tree, e.at)[i][0]) for i in e.bad), default=0.0)
+    return max(0.0, *e.judged[e.tree].scaled[e.at])
 
 
 def _parameters_agree(e: Evidence) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
-    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < e.at)
-    before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
+    rows = (row for at, row in e.rows[e.tree].items() if at < e.at)
+    before = max((float(np.median([d.relative for d in row])) for row in rows), default=0.0)
     far = []
     for i in few(e.significant, _LEAVES):
-        if e.has(i, "parameters", first) and e.has(i, "parameters", e.at):
-            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", e.at)
-            a, b = (end - start for start, end in zip(starts, ends, strict=True))
-            far.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
-    return not far or float(np.median(far)) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
+        if all(e.has(i, "parameters", step) for step in (e.steps[0], e.at)):
+            (a, b), starts = (e.both(i, "parameters", step) for step in (e.at, e.steps[0]))
+            moved = a - starts[0]
+            far.append(float(np.linalg.norm(b - starts[1] - moved)) / max(float(np.linalg.norm(moved)), 1e-300))
+    return float(np.median(far or [0.0])) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
-    stored = [stored_as(side.recording, e.tree, e.at) for side in e.sides]
-    for side, own, other in zip(e.sides, stored, stored[::-1], strict=True):
-        if own and own != other and _rounding(e):
-            text = (
-                f"{side.name} computes in {own}: most of its gradients are {own} numbers, and differ by its rounding."
-            )
-            yield proven("precision", text, e.at, (), {"unit": BY_NAME[own].unit})
-            return
+    stored = {side.name: stored_as(side.recording, e.tree, e.at) for side in e.sides}
+    name, own = next(((name, own) for name, own in stored.items() if own), ("", ""))
+    if len({*stored.values()}) > 1 and _rounding(e):
+        text = f"{name} computes in {own}: most of its gradients are {own} numbers, and differ by its rounding."
+        yield proven("precision", text, e.at, (), {"unit": BY_NAME[own].unit})
 
 
 def _rounding(e: Evidence) -> str:
@@ -114,17 +111,17 @@ def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
     fits, exact = _rounding(e), e.tolerance is None
     measured, close = exact and e.values, constants.CLOSE * e.arithmetic.unit
-    places = e.bad or [i for i in e.significant if measured and e.distance(i).relative > close]
+    places = e.bad or [i for i in e.significant if measured and e.row[i].relative > close]
     if not places:
         return
-    distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2 and e.values
+    distances, many = [e.row[i] for i in places], len(e.bad) > len(e.significant) / 2 and e.values
     large = [d for d in distances if d.size >= constants.LARGE] or distances
     there = [d for d in large if d.difference and d.norms[0]]
     # between differences and gradients; low for rounding, which has no direction
     directions = [0.0, *(abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in there)]
     largest, directed = max(d.relative for d in distances), max(directions) >= constants.DIRECTED
     one, other = (e.total(e.at, place) or math.inf for place in (0, 1))
-    similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row if d is not None)
+    similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row)
     ratio = other / one if math.isfinite(one + other) else 0.0
     small = largest < constants.SMALL and measured and not any(d.apart for d in distances)
     if many and fits and e.begins and not directed:
@@ -165,7 +162,7 @@ def _where_to_look(e: Evidence) -> str:
 
 def where(e: Evidence) -> Iterator[Finding]:
     """The first step and leaf at which runs part."""
-    worst, count = e.worst_pair, sum(d is not None for d in e.row)
+    worst, count = e.worst_pair, sum(d.size > 0 for d in e.row)
     text = f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
-    text += f"{e.distance(worst).relative:.2g}, in {e.pairs[worst].label}."
+    text += f"{e.row[worst].relative:.2g}, in {e.pairs[worst].label}."
     yield proven("where", text, e.at, e.labels(e.bad), {}, frozenset(), is_fault=False)
