@@ -6,7 +6,7 @@ Norms are summed in float32 rows; products and clips are computed in the leaves'
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,6 @@ class NumPy(kernels.Readable, Plain):
     """NumPy with fast paths."""
 
     xp = host.NUMPY
-
-    def readable(self, operands: Iterable[Any]) -> bool:
-        """True."""
-        return True
 
     def view(self, array: Any) -> Any:
         """The array itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform.backend.host import namespace as host
-from gradxform.backend.host.kernels import Readable
+from gradxform.backend.host.kernels import NUMBERS, Readable
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Columns, Given, Row, places_of
 from gradxform.numerics import elementwise, formulas, ranking
@@ -32,10 +33,6 @@ _CHEAP, _MANY = 1 << 12, 16
 class TensorFlow(Readable, Plain):
     """TensorFlow with as few ops as possible."""
 
-    def readable(self, operands: Iterable[Any]) -> bool:
-        """Whether all tensors are eager and on the CPU, and no tape may be watching."""
-        return running.readable([x for x in operands if isinstance(x, self.types)])
-
     def view(self, array: Any) -> Any:
         """The memory of a tensor."""
         return array.numpy() if isinstance(array, tf.Variable) else running.view(array)
@@ -54,7 +51,8 @@ class TensorFlow(Readable, Plain):
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
-        return _on_accelerator(super().sum_over, leaf, axes=axes, weights=weights)
+        kernel = functools.partial(_way([leaf, weights]).sum_over, self)
+        return _on_accelerator(kernel, leaf, axes=axes, weights=weights)
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
@@ -69,7 +67,8 @@ class TensorFlow(Readable, Plain):
             return products.combined(columns, numbers, factors)
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
-            return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
+            way = _way([*itertools.chain(*columns), *numbers, *(factors or ())])
+            return way.elementwise(self, formula, columns, numbers, factors, **static)
 
         return list(running.fused(kernel, columns, numbers, factors))
 
@@ -145,9 +144,19 @@ class TensorFlow(Readable, Plain):
                 out[i] = ranking.kept(Namespace, leaves[i], sizes[i], limit)
         return out
 
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """Compute a formula of numbers and vectors."""
+        known = NUMBERS.issuperset(map(type, operands))
+        return _way(() if known else operands).compute(self, formula, *operands, **static)
+
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""
         return norms.own(function, leaves, axes)
+
+
+def _way(operands: Iterable[Any]) -> Any:
+    """The kernels for arrays whose values may be read, if those among the operands are, or the plain ones."""
+    return Readable if running.readable([x for x in operands if isinstance(x, Plain.types)]) else Plain
 
 
 def _has_large(leaves: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,6 @@ _PLAIN = {torch.float32, torch.float64}
 
 class Host(Readable, foreach.Eager):
     """PyTorch for ordinary tensors on the CPU that no gradient is asked of."""
-
-    def readable(self, operands: Iterable[Any]) -> bool:
-        """Always: others have other kernels."""
-        return True
 
     def view(self, array: torch.Tensor) -> Any:
         """The memory of a tensor; bfloat16 is copied to float32."""

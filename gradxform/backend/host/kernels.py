@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,14 +273,10 @@ def _blocks(kernel: _Kernel, row: Sequence[Any], out: Any, step: int) -> Iterato
 
 
 class Readable(Backend):
-    """A backend with arrays in host memory: NumPy computes on them without a copy.
+    """Kernels for arrays in host memory whose values may be read: NumPy computes on them without a copy.
 
-    The results are Python floats and NumPy arrays, which the kernels accept like the framework's own.
+    Numbers and vectors are Python floats and NumPy arrays, which the kernels accept like the framework's own.
     """
-
-    @abc.abstractmethod
-    def readable(self, operands: Iterable[Any]) -> bool:
-        """Whether values of the arrays among operands may be read: none is traced, elsewhere, or differentiated."""
 
     @abc.abstractmethod
     def view(self, array: Array) -> Any:
@@ -296,37 +291,27 @@ class Readable(Backend):
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         by = [None] * len(columns[0]) if factors is None else factors
-        if not self.readable([*itertools.chain(*columns), *numbers, *by]):
-            return super().elementwise(formula, columns, numbers, factors, **static)
         *seen, given, by = [list(map(self._seen, some)) for some in (*columns, numbers, by)]
         return list(map(self.taken, of_leaves(formula, seen, given, by, static)))
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Apply a formula that selects to the elements of each leaf, in their dtypes."""
-        if not self.readable([*itertools.chain(*columns), *numbers]):
-            return super().each(formula, columns, numbers)
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
         return self.as_given(columns[0], self._taken_like(columns[0], each(formula, seen, given)))
 
+    @np.errstate(all="ignore")
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Return sums over some axes; NumPy takes half of PyTorch's time."""
-        if self.readable([leaf, weights]):
-            with np.errstate(all="ignore"):
-                return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
-        return super().sum_over(leaf, axes, weights)
+        return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""
-        if not self.readable(leaves):
-            return super().largest(leaves, counts)
         pairs = zip(leaves, counts, strict=True)
         return self._taken_like(leaves, [ranking.largest(NUMPY, self.view(leaf), n) for leaf, n in pairs])
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""
-        if self.readable(() if NUMBERS.issuperset(map(type, operands)) else operands):
-            return namespace.compute(formula, *map(self._seen, operands), **static)
-        return super().compute(formula, *operands, **static)
+        return namespace.compute(formula, *map(self._seen, operands), **static)
 
     def _taken_like(self, leaves: Sequence[Array], arrays: Sequence[Any]) -> list[Array]:
         """Wrap NumPy arrays in the leaves' dtypes."""
