@@ -28,6 +28,8 @@ NUMBERS = {float, int, np.ndarray}
 
 _Kernel = Callable[..., Any]
 """Takes a namespace, the array for the results, and elements."""
+_Found = tuple[Any, _Kernel]
+"""The dtype of results, and the kernel that computes them."""
 _Work = tuple[_Kernel, Sequence[Any], Any]
 """A kernel, elements, and the array for the results."""
 
@@ -57,7 +59,6 @@ class Block(Namespace):
 _WHOLE = Block()
 
 
-@namespace.QUIET
 def of_leaves(
     formula: Formula, columns: Columns, numbers: Row, factors: Row, static: dict[str, Any], into: Given = None
 ) -> list[Any]:
@@ -65,52 +66,34 @@ def of_leaves(
 
     `into`: arrays for the results, used where they fit; they may be among the columns.
     """
-    rows = list(zip(*columns, strict=True))
-    sums = formula is weighted  # then a leaf takes few calls
+    kinds = None if formula is weighted else list(map(_kind, zip(*columns, strict=True), factors))
 
-    def summed(kind: Any, dtype: Any) -> tuple[Any, _Kernel]:
-        return _summed(dtype), _kernel(formula, _summed(dtype).char, numbers, kind[0], static)
+    def kernel_of(dtype: Any, factor: Any) -> _Found:
+        kind = _summed(dtype)
+        real = _kernel(formula, kind.char.lower(), numbers, factor, static)
+        return kind, functools.partial(_by_parts, real) if kind.kind == "c" else real
 
-    out = _together(columns, [...] * len(rows) if sums else list(map(_kind, rows, factors)), summed)
-    work: list[_Work] = []
-    made: dict[Any, _Kernel] = {}
-    for i, (row, factor) in enumerate(zip(rows, factors, strict=True)):
-        if out[i] is not None:
-            continue
-        leaf, kind = row[0], _summed(row[0].dtype)
-        own = None if into is None else _fitting(into[i], leaf, kind)
-        key = kind, _exactly(factor)
-        if key not in made:
-            made[key] = _kernel(formula, kind.char.lower(), numbers, factor, static)
-        kernel = made[key]
-        if sums and leaf.size <= BLOCK and type(leaf) is np.ndarray and kind.kind == "f":
-            out[i] = np.asarray(kernel(_WHOLE, own, *row))
-            continue
-        own = out[i] = _empty(leaf, kind) if own is None else own
-        if kind.kind == "c":
-            work.append((kernel, [part.real for part in row], own.real))
-            work.append((kernel, [part.imag for part in row], own.imag))
-        else:
-            work.append((kernel, row, own))
-    if work:
-        _do(work, threads.BLOCK if sums else BLOCK)  # a sum has few temporary arrays
-    return out
+    return _apply(kernel_of, columns, factors, kinds, into)
 
 
-@namespace.QUIET
+def _by_parts(kernel: _Kernel, xp: Any, out: Any, *some: Any) -> None:
+    """Compute complex elements by parts."""
+    kernel(xp, out.real, *[part.real for part in some])
+    kernel(xp, out.imag, *[part.imag for part in some])
+
+
 def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
     """Overwrite arrays of float32 or float64 with weighted sums, block by block; False if one does not fit."""
-    rows, made = list(zip(*columns, strict=True)), dict[Any, _Kernel]()
+    rows = zip(*columns, strict=True)
     if not all([row[0].dtype.char in "fd" and _fitting(x, row[0], row[0].dtype) is x for row in rows for x in row]):
         return False
-    work: list[_Work] = []
-    each = [None] * len(rows) if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(rows)).tolist()
-    for row, factor in zip(rows, each, strict=True):
-        key = row[0].dtype, _exactly(factor)
-        if key not in made:
-            made[key] = functools.partial(_in_turn, [_sum(*step, row[0].dtype, factor) for step in steps])
-        work.append((made[key], row, row[0]))
-    _do(work, threads.BLOCK)
+
+    def kernel_of(dtype: Any, factor: Any) -> _Found:
+        return dtype, functools.partial(_in_turn, [_sum(*step, dtype, factor) for step in steps])
+
+    count = len(columns[0])
+    each = [None] * count if factors is None else np.broadcast_to(np.asarray(factors, "d"), count).tolist()
+    _apply(kernel_of, columns, each, None, columns[0])
     return True
 
 
@@ -148,45 +131,62 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
     return factor, tuple([part.dtype for part in row])
 
 
-@namespace.QUIET
 def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given, rows = [np.float64(number) for number in numbers], list(zip(*columns, strict=True))
+    given = [np.float64(number) for number in numbers]
 
     def selected(xp: Any, out: Any, *some: Any) -> None:
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
-    kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in rows]
-    out = _together(columns, kinds, lambda _, dtype: (dtype, selected))
-    rest = [i for i, found in enumerate(out) if found is None]
-    for i in rest:
-        out[i] = _empty(rows[i][0], rows[i][0].dtype)
-    _do([(selected, rows[i], out[i]) for i in rest], BLOCK)
-    return out
+    kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in zip(*columns, strict=True)]
+    return _apply(lambda dtype, _: (dtype, selected), columns, [None] * len(kinds), kinds)
 
 
-def _together(columns: Columns, kinds: Row, kernel_of: Callable[[Any, Any], tuple[Any, _Kernel]]) -> list[Any]:
-    """Apply a kernel to small leaves of one kind, and the arrays beside them, at once; None for the other leaves.
+@namespace.QUIET
+def _apply(
+    kernel_of: Callable[[Any, Any], _Found], columns: Columns, factors: Row, kinds: Given, into: Given = None
+) -> list[Any]:
+    """Apply kernels to leaves and the arrays beside them; to small leaves of one kind at once.
 
-    `kernel_of` takes a kind and the leaves' dtype, and returns the dtype of the results and the kernel.
+    `kernel_of` takes a leaf's dtype and factor, and returns the dtype of the results and the kernel. Kinds are None for
+    sums, which take few calls for a leaf, and have few temporary arrays.
     """
-    leaves, out = columns[0], list[Any]([None] * len(kinds))
-    for kind, places in threads.together(leaves, kinds):
+    leaves, out, work, made = columns[0], list[Any]([None] * len(factors)), list[_Work](), dict[Any, _Found]()
+
+    def known(i: int) -> _Found:
+        key = leaves[i].dtype, _exactly(factors[i])
+        if key not in made:
+            made[key] = kernel_of(leaves[i].dtype, factors[i])
+        return made[key]
+
+    for _, places in threads.together(leaves, kinds or ()):
         joined = [np.concatenate([column[i] for i in places], axis=None) for column in columns]
-        dtype, kernel = kernel_of(kind, joined[0].dtype)
+        dtype, kernel = known(places[0])
         found, start = np.empty(joined[0].size, dtype), 0
         kernel(Block(0, [leaves[i].size for i in places]), found, *joined)
         for i in places:
             end = start + leaves[i].size
             out[i] = found[start:end].reshape(leaves[i].shape).copy()
             start = end
+    for i, row in enumerate(zip(*columns, strict=True)):
+        if out[i] is None:
+            leaf, (dtype, kernel) = row[0], known(i)
+            own = None if into is None else _fitting(into[i], leaf, dtype)
+            if kinds is None and leaf.size <= BLOCK and type(leaf) is np.ndarray and dtype.kind == "f":
+                out[i] = np.asarray(kernel(_WHOLE, own, *row))
+            else:
+                out[i] = _empty(leaf, dtype) if own is None else own
+                work.append((kernel, row, out[i]))
+    if work:
+        _do(work, BLOCK if kinds else threads.BLOCK)
     return out
 
 
 def _fitting(given: Any, leaf: Any, kind: Any) -> Any:
     """A given array, if it fits the results of a leaf; else None."""
-    fits = type(given) is np.ndarray and (given.dtype, given.shape) == (kind, leaf.shape) and given.flags.c_contiguous
-    return given if fits and given.flags.writeable else None
+    if type(given) is not np.ndarray or given.dtype != kind or given.shape != leaf.shape or not given.flags.carray:
+        return None
+    return given
 
 
 @functools.cache
@@ -299,7 +299,7 @@ class Readable(Backend):
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
         return self.as_given(columns[0], self._taken_like(columns[0], each(formula, seen, given)))
 
-    @np.errstate(all="ignore")
+    @namespace.QUIET
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Return sums over some axes; NumPy takes half of PyTorch's time."""
         return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
