@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform.numerics.elementwise import limited
 from gradxform.numerics.namespace import Defaults, static
 from gradxform_jax import private
 
@@ -52,6 +53,12 @@ class Namespace(Defaults):
         if axes is not None:
             return jnp.sum(x, axis=axes, keepdims=True)
         return lax.reduce(x, np.zeros((), x.dtype), lax.add, tuple(range(x.ndim)))
+
+    @staticmethod
+    @jax.jit  # leaves of one shape are traced once
+    def clip(x: Any, low: Any, high: Any) -> Any:
+        """The elements between two bounds."""
+        return limited(Namespace, x, low, high)
 
     @staticmethod
     def matmul(x: Any, y: Any) -> Any:

@@ -102,9 +102,13 @@ def in_single(xp: Any, leaf: Array) -> Array:
 def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
     """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays, and a NaN bound makes all elements NaN."""
     bounds = [None if bound is None else xp.cast(xp.cast(bound, dtype), dtype_name(leaf)) for bound in (low, high)]
-    if clip := getattr(xp, "clip", None):
-        return clip(leaf, *bounds)
-    for bound, beyond in zip(bounds, (operator.lt, operator.gt), strict=True):
+    clip = getattr(xp, "clip", None)
+    return clip(leaf, *bounds) if clip is not None else limited(xp, leaf, *bounds)
+
+
+def limited(xp: Any, leaf: Array, low: Array | None, high: Array | None) -> Array:
+    """Limit a leaf by two numbers of its dtype, as `between` does."""
+    for bound, beyond in zip((low, high), (operator.lt, operator.gt), strict=True):
         if bound is not None:
             leaf = xp.where(beyond(leaf, bound) | ~(bound <= bound), bound, leaf)
     return leaf
