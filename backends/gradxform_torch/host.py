@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,8 @@ from gradxform.backend.host import threads
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes, Columns, Given, Row, Steps
 from gradxform.core.leaves import put
-from gradxform.numerics import elementwise
-from gradxform.numerics.elementwise import Formula, weighted
+from gradxform.numerics import elementwise, norms
+from gradxform.numerics.elementwise import Formula, in_steps, weighted
 from gradxform_torch import foreach, parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import are_writable
@@ -62,23 +61,25 @@ class Host(Readable, foreach.Eager):
         own = are_writable(some) if inplace else [False] * len(some)
         return put(leaves, due, foreach.per_kind(_times, some, own, [each[i] for i in due]))
 
+    @host.QUIET
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
-        if len(leaves) > 1 or ord != 2 or not axes[0] or leaves[0].dtype not in _NARROW | {torch.float32}:
-            return super().norms_over(leaves, axes, ord, of)
-        wide = leaves[0].detach().double()
-        return wide.mul_(wide).sum(axes[0], keepdim=True).sqrt_()
+        ((leaf,), (over,)) = leaves, axes
+        if of is None and ord == 2 and over and leaf.dtype in _NARROW | {torch.float32}:
+            wide = leaf.detach().double()
+            return wide.mul_(wide).sum(over, keepdim=True).sqrt_().numpy()
+        return norms.norm(host.NUMPY, self._seen(leaf), over, ord)
 
     def multiply_over(
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
         """Leaves times factors of slices; one that float32 can multiply, in one pass."""
-        leaf, by = leaves[0], self.namespace_of(leaves[0]).float64(factors)
-        size = by.abs()
-        extreme = (size > elementwise.MOST) & (size < math.inf) | (size < elementwise.LEAST) & (size > 0.0)
-        if len(leaves) > 1 or leaf.dtype not in _PLAIN or (leaf.dtype == torch.float32 and bool(extreme.any())):
+        leaf, by = leaves[0], np.asarray(self._seen(factors))
+        one = leaf.dtype == torch.float64 or (leaf.dtype == torch.float32 and len(in_steps(host.NUMPY, by)) == 1)
+        if len(leaves) > 1 or not one:
             return super().multiply_over(leaves, axes, factors, inplace)
-        return [torch.mul(leaf, by.to(leaf.dtype), out=leaf if inplace[0] and all(are_writable(leaves)) else None)]
+        out = leaf if inplace[0] and all(are_writable(leaves)) else None
+        return [torch.mul(leaf, torch.from_numpy(by).to(leaf.dtype), out=out)]
 
     def _clamped(self, leaves: foreach.Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> foreach.Tensors:
         """Large leaves in one pass over memory."""
