@@ -32,12 +32,12 @@ def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
     """Return the norm of a leaf, or its norms over some axes with keepdims."""
     if ord != 2:
         return _other(xp, leaf, axes, ord)
-    narrow = widest(xp) == "float64" and dtype_name(leaf) not in DOUBLE
-    if narrow or isinstance(leaf, np.ndarray):
-        total = _squares(xp, parts_of(xp, leaf), axes, narrow)
+    parts, narrow = parts_of(xp, leaf), widest(xp) == "float64" and dtype_name(leaf) not in DOUBLE
+    if narrow or isinstance(parts[0], np.ndarray):
+        total = _squares(xp, parts, axes, narrow)
         if narrow or np.all((total > leaf.size * _ONLY_ROUNDING_LOST) & (total < math.inf)):
             return safe_root(xp, total, 2)
-    parts = parts_of(xp, leaf)
+        parts = parts_of(xp, leaf)  # NumPy has squared them in place
     unit = unit_of(xp, functools.reduce(functools.partial(_larger, xp), [_largest(xp, part, axes) for part in parts]))
     return safe_root(xp, _squares(xp, [part * (1.0 / unit) for part in parts], axes), 2) * unit
 
