@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from gradxform.functions.conventions import usual_axes
 Shape = tuple[int, ...]
 Gates = tuple[int, ...]
 """An axis, and the order in which blocks of one length along it are taken."""
-_MOST_AXES = 5
+_MOST_AXES, _MOST, _BLOCK = 5, 1 << 20, 1 << 11
+"""Axes that are permuted, and elements that are enough to tell layouts, and to tell blocks."""
 COUNTS = (2, 3, 4, 6, 8, 12, 16)
 """Numbers of blocks that are looked for: gates, heads, queries with keys and values."""
 
@@ -135,18 +136,13 @@ def reals(array: Any) -> Any:
 
 
 def cosine(a: Any, b: Any) -> float:
-    """The cosine of two arrays as vectors; 1.0 of two zeros, 0.0 of one. Of large ones, the first rows alone."""
-    if a.ndim and a.size > 1 << 20:
-        rows = max(1, (1 << 20) * len(a) // a.size)
-        a, b = a[:rows], b[:rows]
-    a, b = reals(a).ravel(), reals(b).ravel()
+    """The cosine of two arrays as vectors; 1.0 of two zeros, 0.0 of one; of large ones, by some elements."""
+    a, b = (reals(few(x.reshape(-1), _MOST)).ravel() for x in (a, b))
     if a.size != b.size:  # one is complex
         return 0.0
     with np.errstate(all="ignore"):
-        scale = float(np.sqrt(a @ a) * np.sqrt(b @ b))
-        if scale == 0:
-            return float(not a.any() and not b.any())
-        return float(a @ b) / scale
+        scale = np.sqrt(a @ a) * np.sqrt(b @ b)
+        return float(a @ b / scale if scale else a.any() == b.any())
 
 
 def apart(a: Any, b: Any) -> float:
@@ -159,24 +155,13 @@ def blocks(a: Any, b: Any, least: float = SAME_VALUES) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
     for axis in range(a.ndim):
         for count in COUNTS:
-            if a.shape[axis] % count or a.shape[axis] < count or a.shape != b.shape:
-                continue
-            order = _order(np.split(a, count, axis), np.split(b, count, axis), least)
-            if order is not None and order != tuple(range(count)):
-                return (axis, *order)
+            if a.shape[axis] % count == 0:
+                parts, wanted = ([few(x.reshape(-1), _BLOCK) for x in np.split(side, count, axis)] for side in (a, b))
+                like = np.array([[cosine(part, block) for part in parts] for block in wanted])
+                order = like.argmax(1).tolist()
+                if like.max(1).min() >= least and sorted(order) == [*range(count)] != order:
+                    return (axis, *order)
     return None
-
-
-def _order(parts: Sequence[Any], wanted: Sequence[Any], least: float) -> tuple[int, ...] | None:
-    """For each block wanted, the one that is like it, if each is found once."""
-    found = []
-    for block in wanted:
-        like = [cosine(part, block) for part in parts]
-        best = int(np.argmax(like))
-        if like[best] < least or not np.any(block):
-            return None
-        found.append(best)
-    return tuple(found) if len(set(found)) == len(found) else None
 
 
 def moved(a: Any, b: Any, limit: float) -> tuple[Callable[[Any], Any], str] | None:

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from gradxform.comparing import mapping
 from gradxform.comparing.align import names
-from gradxform.comparing.align.pairing import paired
+from gradxform.comparing.align.pairing import Values, equal, paired
 from gradxform.comparing.align.parts import Leaf, cells_of, leaves_of
-from gradxform.comparing.align.values import Values, equal
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import Layout, Shape
@@ -36,8 +35,8 @@ class Alignment(NamedTuple):
     def words(self) -> str:
         """What was done, and how sure it is."""
         done = ", ".join(f"{count} by {how}" for how, count in Counter(pair.how for pair in self.pairs).items())
-        least = min(self.pairs, key=lambda pair: pair.sure, default=None)
-        doubt = "" if least is None or least.sure >= SURE else f"; least sure: {least.label} ({least.sure:.0%})"
+        least = min(self.pairs, key=lambda pair: pair.sure)
+        doubt = f"; least sure: {least.label} ({least.sure:.0%})" if least.sure < SURE else ""
         lacks = f"; without a partner: {len(self.alone_a)} of A, {len(self.alone_b)} of B"
         open_ = f"; not aligned: {some(sorted(self.not_aligned))}: write a map" if self.not_aligned else ""
         return f"{len(self.pairs)} pairs: {done}{doubt}" + (lacks if self.alone_a or self.alone_b else "") + open_
@@ -61,11 +60,8 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     matching = _Matching(shapes, read, given)
     matching.run(given.names)
     if not matching.pairs:
-        found = [", ".join(f"{path!r} {shape}" for path, shape in list(side.items())[:3]) for side in shapes]
-        more = [f" and {len(side) - 3} more" if len(side) > 3 else "" for side in shapes]
-        raise ValueError(
-            f"no leaf of A is one of B: A has {found[0]}{more[0]}, B has {found[1]}{more[1]}; write a map (--map)"
-        )
+        one, other = (some([f"{path!r} {shape}" for path, shape in side.items()]) for side in shapes)
+        raise ValueError(f"no leaf of A is one of B: A has {one}, B has {other}; write a map (--map)")
     there = ({view.path for view in views} for views in zip(*(pair.views for pair in matching.pairs), strict=True))
     alone_a, alone_b = ([path for path in side if path not in found] for side, found in zip(shapes, there, strict=True))
     pairs = _in_order(matching.pairs, *map(list, shapes))
@@ -101,9 +97,9 @@ class _Matching:
     def __init__(self, shapes: Sequence[Mapping[str, Shape]], read: Mapping[str, tuple[Values, Values]], given: Map):
         self.read, self.pairs, self.cells = read, list(given.pairs), (cells_of(shapes[0]), cells_of(shapes[1]))
         self.made: list[tuple[Leaf, Leaf, float]] = []
-        taken = [{pair.views[side].path for pair in given.pairs} for side in (0, 1)]
         leaves = [leaves_of(shapes[side], shapes[1 - side], self.cells[side]) for side in (0, 1)]
-        known = taken[0] | given.alone_a, taken[1] | given.alone_b
+        alone = given.alone_a, given.alone_b
+        known = [{pair.views[side].path for pair in given.pairs} | alone[side] for side in (0, 1)]
         self.left = _without(leaves, [{leaf for leaf in leaves[side] if leaf.path in known[side]} for side in (0, 1)])
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
@@ -118,21 +114,17 @@ class _Matching:
             return
         self.add("equal parameters", self.by_values("parameters"))
         self.add("names", _by_name(*self.left))
-        self.add_modules()
         self.add("equal gradients", self.by_values("gradients"))
-        self.add_modules()
         self.add("equal parameters and order", self.by_values("parameters", alone=False))
-        self.add_modules()
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
-            for by_role, by_axes in itertools.product((True, False), repeat=2):
+            for key in (_kind, lambda leaf: leaf.size):
                 sides = ([leaf for leaf in _network_order(side) if len(leaf.shape) >= axes] for side in self.left)
-                found = _zipped([(_kind(by_role, by_axes, leaf), leaf) for leaf in side] for side in sides)
+                found = _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
                 may = self.possible()
                 self.add("shape alone", [both for both in found if may(*both) and _may_meet(*both)])
-            self.add_modules()
 
     def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
-        """Make pairs of leaves that are left; some are no surer than what led to them."""
+        """Make pairs of leaves that are left, and of what they lead to; some are no surer than what led to them."""
         done: list[set[Leaf]] = [set(), set()]
         for one, other in found:
             pair = paired(one, other, how, self.read, self.cells)
@@ -145,11 +137,13 @@ class _Matching:
                 done[0].add(one)
                 done[1].add(other)
         self.left = _without(self.left, done)
+        if all(self.left) and how not in ("the map", "equal paths", "equal parameters", "modules"):  # names come before
+            self.add_modules()
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
         led: dict[names.Module, dict[names.Module, float]] = {}
-        for one, other, sure in self.made if all(self.left) else ():
+        for one, other, sure in self.made:
             ends, end = led.setdefault(one.about.module, {}), other.about.module
             ends[end] = max(sure, ends.get(end, 0.0))
         near = {leaf: next(iter(ends)) for leaf in self.left[0] if len(ends := led.get(leaf.about.module, {})) == 1}
@@ -174,7 +168,7 @@ class _Matching:
 
     def by_values(self, tree: str, alone: bool = True) -> list[Both]:
         """Leaves of equal values in a tree: alone among all, or in their order."""
-        equals, may = self.equal(tree), self.possible() if tree == "gradients" else lambda *_: True
+        equals, may = self.equal(tree), self.possible()
         near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
         ends = {other: group for group in near.values() for other in group}
         ones = [(near[leaf], leaf) for leaf in _network_order(self.left[0]) if near.get(leaf)]
@@ -246,10 +240,9 @@ def _network_order(leaves: Sequence[Leaf]) -> list[Leaf]:
     return [leaves[place] for place in names.in_order([leaf.name for leaf in leaves])]
 
 
-def _kind(by_role: bool, by_axes: bool, leaf: Leaf) -> tuple[Any, ...]:
-    """What leaves must have in common to be paired by their order: the sizes of axes or of all, and a role."""
-    sizes = sorted(size for size in leaf.shape if size != 1) if by_axes else [leaf.size]
-    return (*sizes, leaf.about.kind) if by_role else tuple(sizes)
+def _kind(leaf: Leaf) -> tuple[Any, ...]:
+    """What leaves have in common that are paired by their order: the sizes of axes, and a role."""
+    return (*sorted(size for size in leaf.shape if size != 1), leaf.about.kind)
 
 
 def _may_meet(one: Leaf, other: Leaf) -> bool:
@@ -283,4 +276,4 @@ def _in_order(pairs: list[Pair], a: Sequence[str], b: Sequence[str]) -> list[Pai
     """The pairs in the order of the network: that of a recording whose paths are not merely sorted, if one is not."""
     side, paths = (1, b) if a == sorted(a) and b != sorted(b) else (0, a)
     places = {path: place for place, path in enumerate(paths)}
-    return sorted(pairs, key=lambda pair: (places[pair.views[side].path], pair.views[side].layout.part or (0, 0, 0)))
+    return sorted(pairs, key=lambda pair: (places[pair.views[side].path], pair.views[side].layout.part or ()))

@@ -62,9 +62,8 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Ma
             continue
         parts = list(_projections(path, shape, modules))
         cell = cell_at(path, cells)
-        for count, gates in GATES.items():
-            if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or len(cell[1]) == count):
-                parts = list(_gates(path, shape, (cell and cell[1]) or gates))
+        if cell and cell[1] and {f"i{gate}" for gate in cell[1]} <= linen:
+            parts += _gates(path, shape, cell)
         if not parts and len(shape) == 2 and shape[0] == 2 and path.split("/")[-1] == "bias" and has_two_biases:
             halves = enumerate(("ih", "hh"))  # of inputs and states, which Keras's GRU keeps in one
             parts = [_part(f"{path}_{name}", path, shape, 0, place, 1) for place, name in halves]
@@ -90,29 +89,21 @@ def _projections(path: str, shape: Shape, other: Siblings) -> Iterator[Leaf]:
         axis = len(shape) - 1 if last == "kernel" or joint == "c_attn" else 0
         found = (x for (*_, bias), x in other.items() if bias == (last == "bias") and x.keys() >= {*tokens})
         each = (tuple(x[token] for token in tokens) for x in found)
-        sizes = next((x for x in each if sum(x) == math.prod(shape)), None)
-        if sizes is None or any(size * shape[axis] % math.prod(shape) for size in sizes):
-            return
+        sizes = next((x for x in each if sum(x) == math.prod(shape)), ())
         rows = tuple(size * shape[axis] // math.prod(shape) for size in sizes)
         starts = itertools.accumulate(rows, initial=0)
         for token, size, start in zip(tokens, rows, starts, strict=False):
             yield _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, size)._replace(sizes=rows)
 
 
-def _gates(path: str, shape: Shape, order: str) -> Iterator[Leaf]:
+def _gates(path: str, shape: Shape, cell: Cell) -> Iterator[Leaf]:
     """The gates of a fused recurrent weight, as Flax's linen cells have them, each a module."""
-    name, last = read(path, 2), path.rpartition("/")[2]
-    cell = re.search("lstm|gru|_ih|_hh|recurrent|cell|rnn", path.lower())
-    if name.role not in ("matrix", "recurrent", "bias", "bias of the input") or not cell or len(shape) not in (1, 2):
-        return
-    axis = 0 if last.startswith(("weight", "bias")) or len(shape) == 1 else len(shape) - 1
+    name, last, axis = read(path, 2), path.rpartition("/")[2], cell[0] % len(shape)
     kind = "bias" if name.role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
-    side = "i" if name.role in ("matrix", "bias of the input") else "h"
-    size, rest = divmod(shape[axis], len(order))
-    if not rest:
-        for place, gate in enumerate(order):
-            modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
-            yield _part("/".join((*modules, f"{side}{gate}", kind)), path, shape, axis, place * size, size)
+    side, size = "i" if name.role in ("matrix", "bias of the input") else "h", shape[axis] // len(cell[1])
+    modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
+    for place, gate in enumerate(cell[1]):
+        yield _part("/".join((*modules, f"{side}{gate}", kind)), path, shape, axis, place * size, size)
 
 
 def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) -> Leaf:
