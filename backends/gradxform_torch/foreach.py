@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.protocol import Columns, places_of
+from gradxform.backend.protocol import Columns, Given, Row, Steps, places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
-from gradxform_torch import private
+from gradxform_torch import parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
+_SUMS = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32) | {torch.float64: torch.float64}
+"""The dtypes of the sums of real leaves."""
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
@@ -103,55 +105,73 @@ def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[
 # --- sums of leaves times numbers: one pass per term, rounded to the dtype of a leaf's sums --------------------------
 
 
-def combination(
-    columns: Columns,
-    numbers: Sequence[Any],
-    factors: Sequence[Any] | None,
-    into: Sequence[Any] | None,
-) -> list[torch.Tensor] | None:
-    """Add up products of columns and weights; overwrite `into` where it is one of the columns.
+def combination(columns: Columns, numbers: Row, factors: Given, into: Given) -> list[torch.Tensor] | None:
+    """Add up products of columns and weights, in the memory of `into` if it fits; None as for `sums`."""
+    target = len(columns)
+    if into is not None and are_fit(columns[0], [into]):
+        target = next((k for k, column in enumerate(columns) if all(map(operator.is_, column, into))), target)
+        columns = [*columns, into] if target == 1 == len(columns) else columns
+    return sums(columns, [(target, dict(enumerate(numbers)))], factors)
+
+
+def are_fit(leaves: Sequence[torch.Tensor], columns: Columns) -> bool:
+    """Whether columns can be overwritten with sums of the leaves, which are real."""
+    kinds, every = [_SUMS.get(leaf.dtype) for leaf in leaves], [*itertools.chain(*columns)]
+    return [x.dtype for x in every] == kinds * len(columns) and all(are_writable(every))
+
+
+def sums(columns: Columns, steps: Steps, factors: Given, in_cache: bool = False) -> list[torch.Tensor] | None:
+    """Overwrite columns that fit, step by step, and return the sums of the last step; those of the temporary are new.
+
+    If wanted, as many rows at a time as stay in the cache from one step to the next.
 
     None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
     multi-tensor function takes one by one on an accelerator.
     """
-    if any([isinstance(x, torch.Tensor) and not x.is_cpu for x in (*numbers, *(factors or ()))]):
+    numbers = [*itertools.chain(*[terms.values() for _, terms in steps]), *(factors or ())]
+    if any([isinstance(x, torch.Tensor) and not x.is_cpu for x in numbers]):
         return None
-    count = len(columns[0])
-    weights = [[1.0 if weight is None else float(weight)] * count for weight in numbers]
-    if factors is not None:
-        weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
-    groups = places_of([(row[0].device, *[x.dtype for x in row]) for row in zip(*columns, strict=True)]).values()
-    extreme = any(map(elementwise.is_extreme, {*itertools.chain(*weights)}))
-    if extreme or not all([_is_fused(columns, places[0]) for places in groups]):
+    by = [[[1.0 if x is None else float(x)] * len(columns[0]) for x in terms.values()] for _, terms in steps]
+    for (_, terms), weights in zip(steps, by, strict=True):
+        if factors is not None and 0 in terms:
+            weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
+    extreme = any(map(elementwise.is_extreme, {*itertools.chain(*itertools.chain(*by))}))
+    kinds = list(zip(*[map(_KIND, column) for column in columns], strict=True))
+    groups = places_of(kinds).values() if not in_cache else parts.grouped([x.numel() for x in columns[0]], kinds)
+    if extreme or not all([_is_fused(columns[0][places[0]], kinds[places[0]]) for places in groups]):
         return None
-    into = into if into is not None and all(are_writable(into)) else None
-    out: list[Any] = [None] * count
+    out: list[Any] = [None] * len(kinds)
     for places in groups:
-        some, by = ([[column[i] for i in places] for column in each] for each in (columns, weights))
-        out = put(out, places, added(some, by, None if into is None else [into[i] for i in places]))
+        some: list[Any] = [*[[column[i] for i in places] for column in columns], None]
+        for (target, terms), weights in zip(steps, by, strict=True):
+            if terms:
+                each = [[weight[i] for i in places] for weight in weights]
+                rank = list(terms).index(target) if target in terms else None
+                some[target] = added([some[term] for term in terms], each, some[target], rank)
+            else:
+                private.foreach_zero_(some[target])
+        out = put(out, places, some[target])
     return out
 
 
-def _is_fused(columns: Columns, i: int) -> bool:
-    """Whether a multi-tensor function takes tensors like those in one row together."""
-    row = [column[i] for column in columns]
-    return row[0].is_cpu or {x.dtype for x in row} == {sums_dtype(row[0])}
+def _is_fused(leaf: torch.Tensor, kinds: Sequence[tuple[torch.device, torch.dtype]]) -> bool:
+    """Whether a multi-tensor function takes such leaves, and arrays of some kinds beside them, together."""
+    return leaf.is_cpu or {dtype for _, dtype in kinds} == {sums_dtype(leaf)}
 
 
-def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] | None) -> Tensors:
-    """Add up columns of one dtype each; overwrite `into`, which is writable, where it is one of the columns."""
+def added(columns: Columns, weights: Sequence[list[float]], into: Tensors | None, place: int | None = None) -> Tensors:
+    """Add up columns of one dtype each; overwrite `into`, which fits: the column at a place, if it is one of them."""
     if columns[0][0].is_complex():
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, added(parts, weights, None)))
     dtype = sums_dtype(columns[0][0])
     wide = [column if column[0].dtype == dtype else [x.to(dtype) for x in column] for column in columns]
     terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]
-    written = [k for k, column in enumerate(wide) if _is_same(column, into)]
-    if len(terms) == 1 and not written and into and {x.dtype for x in into} == {dtype}:
+    if into is not None and place is None:  # then there is one term
         if into[0].is_cpu and terms[0][1] != 1.0:
             return [torch.mul(x, by, out=new) for x, by, new in zip(wide[0], weights[0], into, strict=True)]
-        terms, written = [(copied(wide[0], into), terms[0][1])], [0]
-    own = written or [k for k, column in enumerate(columns) if wide[k] is not column]
+        terms, place = [(copied(wide[0], into), terms[0][1])], 0
+    own = [k for k, column in enumerate(columns) if wide[k] is not column] if place is None else [place]
     each = [k for k, (_, by) in enumerate(terms) if isinstance(by, list)]
     ones = [k for k, (_, by) in enumerate(terms) if by == 1.0]
     # Of an average it is the state, as in place; a product with -1 rounds nothing.
@@ -170,11 +190,6 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Sequence[Any] 
             other, by = private.foreach_mul(other, by), 1.0
         private.foreach_add_(total, other, alpha=by)
     return total
-
-
-def _is_same(column: Sequence[torch.Tensor], into: Sequence[Any] | None) -> bool:
-    """Whether the tensors of a column are those to write to."""
-    return into is not None and all([x is y for x, y in zip(column, into, strict=True)])
 
 
 def sums_dtype(leaf: torch.Tensor) -> torch.dtype:

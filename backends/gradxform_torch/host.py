@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from gradxform.backend.protocol import Axes, Columns, Given, Row, Steps
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise, norms
 from gradxform.numerics.elementwise import Formula, in_steps, weighted
-from gradxform_torch import foreach, parts, private
+from gradxform_torch import foreach, parts
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import are_writable
 
@@ -100,28 +99,12 @@ class Host(Readable, foreach.Eager):
 
     def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
         """Overwrite real columns with sums; not in half precision, nor by numbers that float32 does not hold."""
-        by = [[1.0 if weight is None else float(weight) for weight in terms.values()] for _, terms in steps]
-        of_all = torch.as_tensor(1.0 if factors is None else factors, dtype=torch.float64)
-        each_factor = of_all.expand(len(columns[0])).tolist()
-        kinds, every = [leaf.dtype for leaf in columns[0]], [*itertools.chain(*columns)]
-        distinct = {1.0, *each_factor}
-        extreme = map(elementwise.is_extreme, {a * b for a in itertools.chain(*by) for b in distinct})
-        if [x.dtype for x in every] != kinds * len(columns) or not _PLAIN.issuperset(kinds) or any(extreme):
+        if not foreach.are_fit(columns[0], columns):
             return False
-        if not all(are_writable(every)):
-            return False
-        pieces = [(piece, i) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
-        for places in parts.grouped([row[0].numel() for row, _ in pieces], [kinds[i] for _, i in pieces]):
-            rows: list[Any] = [*map(list, zip(*[pieces[place][0] for place in places], strict=True)), None]
-            for (target, terms), weights in zip(steps, by, strict=True):
-                if not terms:
-                    private.foreach_zero_(rows[target])
-                    continue
-                each = [[weight] * len(places) for weight in weights]
-                if factors is not None and 0 in terms:
-                    each[0] = [weights[0] * each_factor[pieces[place][1]] for place in places]
-                rows[target] = foreach.added([rows[term] for term in terms], each, rows[target])
-        return True
+        each = None if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(columns[0])).tolist()
+        pieces = [(*piece, i) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
+        *cut, own = zip(*pieces, strict=True)
+        return foreach.sums(cut, steps, each and [each[i] for i in own], in_cache=True) is not None
 
     def peer_norm(
         self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
