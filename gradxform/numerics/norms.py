@@ -59,7 +59,7 @@ def _squares(xp: Any, parts: Sequence[Array], axes: Axes, short: bool = False) -
     """Add up squares in float64; `short`: of numbers that have half of its digits."""
     if short and isinstance(parts[0], np.ndarray) and axes == (parts[0].ndim - 1,):
         return functools.reduce(operator.add, [np.vecdot(part, part)[..., None] for part in parts])  # half the time
-    return functools.reduce(operator.add, [add(xp, xp.squared(part), axes) for part in parts])
+    return functools.reduce(operator.add, [add(xp, xp.squared(part), axes, short) for part in parts])
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:
@@ -102,12 +102,20 @@ def parts_of(xp: Any, leaf: Array) -> list[Array]:
 
 def sum_over(xp: Any, leaf: Array, axes: Axes, weights: Any) -> Array:
     """Sum a real leaf times broadcasting weights over some axes with keepdims."""
-    numbers = xp.float64(leaf)
-    return add(xp, numbers if weights is None else numbers * xp.float64(weights), axes)
+    numbers, short = xp.float64(leaf), dtype_name(leaf) not in DOUBLE
+    return add(xp, numbers if weights is None else numbers * xp.float64(weights), axes, short)
 
 
-def add(xp: Any, x: Array, axes: Axes) -> Array:
-    """Sum over axes; without float64, or if the framework adds one by one, in short rows, and their sums likewise."""
+def add(xp: Any, x: Array, axes: Axes, short: bool = False) -> Array:
+    """Sum over axes; without float64, or if the framework adds one by one, in short rows, and their sums likewise.
+
+    NumPy does so along an axis outside of one that stays; numbers that have half of its digits do not need more.
+    """
+    if isinstance(x, np.ndarray) and axes and not short:
+        least = min([x.strides[i] for i in range(x.ndim) if i not in axes and x.shape[i] > 1], default=math.inf)
+        for axis in axes:
+            x = _along(xp, x, axis) if x.strides[axis] > least else x
+        return xp.sum_over(x, axes)
     if not getattr(xp, "adds_one_by_one", widest(xp) == "float32"):
         return xp.sum_over(x, axes)
     if axes is None:
