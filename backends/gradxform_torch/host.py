@@ -102,9 +102,9 @@ class Host(Readable, foreach.Eager):
         if not foreach.are_fit(columns[0], columns):
             return False
         each = None if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(columns[0])).tolist()
-        pieces = [(*piece, i) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
-        *cut, own = zip(*pieces, strict=True)
-        return foreach.sums(cut, steps, each and [each[i] for i in own], in_cache=True) is not None
+        pieces = [(i, piece) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
+        cut = [[piece[k] for _, piece in pieces] for k in range(len(columns))]
+        return foreach.sums(cut, steps, each and [each[i] for i, _ in pieces], in_cache=True) is not None
 
     def peer_norm(
         self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
