@@ -132,7 +132,9 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: float32 rows", clip, namespace, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", _one_by_one)
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", _one_by_one)
-        yield Override(framework, "selection by bits", "sign()", namespace.Namespace, "where", staticmethod(np.where))
+        selects = "add_decayed_weights(0.1, cautious=True)"
+        plain = staticmethod(np.where)
+        yield Override(framework, "selection by bits", selects, namespace.Namespace, "where", plain)
     if framework == "jax":
         rows = importlib.import_module("gradxform_jax.norms")
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
@@ -157,14 +159,14 @@ def measured(override: Override, mode: str, name: str) -> Result:
     """Measure one override on one tree."""
     backend = lookup.backend(override.framework)
     tree = {path: leaf.astype(override.dtype) for path, leaf in gradients(TREES[name]()).items()}
-    given = {path: backend.from_numpy(leaf) for path, leaf in tree.items()}
+    given, params = ({path: backend.from_numpy(np.roll(leaf, by)) for path, leaf in tree.items()} for by in (0, 1))
     sides: list[Callable[[], Any]] = []
     firsts, times = [], []
     for state in (contextlib.nullcontext(), override.off()):
         with state:
             if override.is_inside_jax:  # or the other side's trace would run
                 importlib.import_module("jax").clear_caches()
-            sides.append(_runner(override, mode, given))
+            sides.append(_runner(override, mode, given, params))
             firsts.append(_timed(sides[-1]))
             if override.is_inside_jax:
                 times.append([_timed(sides[-1]) for _ in _repeated()])
@@ -189,18 +191,17 @@ def _both(override: Override, sides: Sequence[Callable[[], Any]]) -> tuple[float
         return with_it, _timed(sides[1])
 
 
-def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
+def _runner(override: Override, mode: str, given: Any, params: Any) -> Callable[[], Any]:
     """Return a call of the chain that waits for its result."""
     tx = gx.parse(override.chain)
 
-    def step(grads: Any, params: Any) -> Any:
-        return tx(grads, params=params) if override.chain == CHAINS["elementwise"] else tx(grads)
-
+    def step(grads: Any, params: Any) -> Any:  # of its own: what equal transforms compile to is shared
+        return tx(grads, params)
     if mode == "in place":
         return lambda: gx.numpy.apply_(tx, given)
     run: Any = lookup.backend(override.framework).compile(step) if mode == "compiled" else step
     wait = importlib.import_module("jax").block_until_ready if override.framework == "jax" else lambda result: result
-    return lambda: wait(run(given, given))
+    return lambda: wait(run(given, params))
 
 
 def _timed(run: Callable[[], Any]) -> float:
