@@ -197,6 +197,7 @@ def _runner(override: Override, mode: str, given: Any, params: Any) -> Callable[
 
     def step(grads: Any, params: Any) -> Any:  # of its own: what equal transforms compile to is shared
         return tx(grads, params)
+
     if mode == "in place":
         return lambda: gx.numpy.apply_(tx, given)
     run: Any = lookup.backend(override.framework).compile(step) if mode == "compiled" else step
