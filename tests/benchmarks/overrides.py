@@ -43,7 +43,7 @@ SHARED = ("norms_over", "sum_over", "elementwise", "each", "compute")
 CHAINS = {
     "norms": "clip_global_norm(1.0)",
     "norms_over": "clip_norm(0.01, axes=0)",
-    "sum_over": "centralize(axes=0)",
+    "sum_over": "orthogonal_to_parameters()",
     "multiply": "scale(0.5)",
     "multiply_over": "clip_norm(0.01, axes=0)",
     "divide": 'clip_global_norm(1.0, like="optax")',
