@@ -63,12 +63,6 @@ class JAX(Plain):
         """Leaves times a float64 array that broadcasts against them."""
         return [_multiplied(leaf, _factor(factors)) for leaf in leaves]
 
-    @compiled
-    def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-        """Sums over some axes."""
-        # Without the barrier, XLA shares the wider elements with what is made of the sums, and writes them to memory.
-        return super().sum_over(barrier(leaf), axes, weights)
-
     def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         """Each leaf divided by its divisor; for optax in eager as XLA does, which takes the inverse."""
         if function != _OPTAX or is_traced((leaves, divisors)):
