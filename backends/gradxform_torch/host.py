@@ -21,7 +21,6 @@ from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import are_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
-_PLAIN = {torch.float32, torch.float64}
 
 
 class Host(Readable, foreach.Eager):

@@ -212,8 +212,8 @@ def _quietly(formula: Callable[..., Any], *given: Any, **static: Any) -> Any:
 
 
 def _number(result: Any) -> Any:
-    """Convert a 0-d result to a Python float."""
-    return result if getattr(result, "ndim", None) else float(result)
+    """Convert a 0-d array to a Python float."""
+    return result if getattr(result, "ndim", 1) else float(result)
 
 
 def _operand(operand: Any) -> Any:
