@@ -34,6 +34,7 @@ WORTH = 1.1
 """The least gain that justifies an override."""
 NOT_FOR_TIME = {
     ("torch", "multiply_over"),  # writes in place, which saves a copy of all gradients
+    ("torch", "divide"),  # the shared kernel, where its leaves are
     ("torch", "each"),  # fewer launches on accelerators, docs/numbers/devices.md
     ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
