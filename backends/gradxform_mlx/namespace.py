@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from gradxform.numerics import norms
 from gradxform.numerics.namespace import Defaults
 
 
@@ -19,7 +20,6 @@ class Namespace(Defaults):
     asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
     shift_left, shift_right = mx.left_shift, mx.right_shift
     mask, matmul, sign, transpose = mx.array, mx.matmul, mx.sign, mx.transpose
-    adds_one_by_one = True
 
     def __init__(self, widest: str) -> None:
         """Choose the widest dtype."""
@@ -80,6 +80,10 @@ class Namespace(Defaults):
         if x.size == 0:
             return self.float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None)).astype(x.dtype)
         return mx.sum(x, axis=axes, keepdims=axes is not None)
+
+    def sum_exactly(self, x: mx.array, axes: Any) -> mx.array:
+        """Sum over axes in short rows: MLX adds one by one."""
+        return norms.in_rows(self, x, axes)
 
     def max_over(self, x: mx.array, axes: Any) -> mx.array:
         """Maximum over axes, keeping them; NaN if an element is NaN, zero if there are none."""

@@ -84,6 +84,7 @@ class NumPy(kernels.Readable, Plain):
 
     compute = staticmethod(host.compute)
     norms = staticmethod(host.norms)
+    norms_over = staticmethod(host.norms_over)
     overwrite = staticmethod(kernels.overwrite)
 
     @host.QUIET

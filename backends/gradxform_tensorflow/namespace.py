@@ -56,6 +56,18 @@ class Namespace(Defaults):
         return cast_to(x, tf.as_dtype(dtype))
 
     @staticmethod
+    def sum_exactly(x: Any, axes: Any) -> Any:
+        """Sum over axes, keeping them; as the last ones, since along others TensorFlow adds one by one."""
+        if axes is None:
+            return tf.reduce_sum(x)
+        if x.shape.rank is None:
+            order: Any = tf.argsort(tf.reduce_max(tf.one_hot(np.array(axes) % tf.rank(x), tf.rank(x)), 0), stable=True)
+        else:
+            order = sorted(range(x.shape.rank), key=lambda axis: axis in axes)
+        last = tf.reduce_sum(tf.transpose(x, order), axis=range(-len(axes), 0), keepdims=True)
+        return tf.transpose(last, tf.math.invert_permutation(order))
+
+    @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
         """Maximum over axes, keeping them; NaN if an element is NaN (XLA may drop it), zero if there are none."""
         keep = axes is not None

@@ -14,7 +14,7 @@ from gradxform.backend.host import threads
 from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes, Columns, Given, Row, Steps
 from gradxform.core.leaves import put
-from gradxform.numerics import elementwise, norms
+from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Formula, in_steps, weighted
 from gradxform_torch import foreach, parts
 from gradxform_torch.namespace import Namespace, rounded_number
@@ -66,7 +66,7 @@ class Host(Readable, foreach.Eager):
         if of is None and ord == 2 and over and leaf.dtype in _NARROW | {torch.float32}:
             wide = leaf.detach().double()
             return wide.mul_(wide).sum(over, keepdim=True).sqrt_().numpy()
-        return norms.norm(host.NUMPY, self._seen(leaf), over, ord)
+        return host.norms_over([self._seen(leaf)], axes, ord)
 
     def multiply_over(
         self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]

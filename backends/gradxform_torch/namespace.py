@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import NUMPY
+from gradxform.numerics import norms
 from gradxform.numerics.namespace import Defaults, static
 from gradxform_torch import private
 from gradxform_torch.readable import transformed
@@ -76,6 +77,11 @@ class Namespace(Defaults):
         if all([x.shape[axis] == 1 for axis in axes]):  # of no axes PyTorch would sum over all
             return x
         return x.sum(axes, keepdim=True)
+
+    def sum_exactly(self, x: torch.Tensor, axes: Any) -> torch.Tensor:
+        """Sum over axes; on the CPU Inductor adds one by one, so in short rows there."""
+        apart = axes and torch.compiler.is_compiling() and self.device.type == "cpu"
+        return norms.in_rows(self, x, axes) if apart else self.sum_over(x, axes)
 
     @staticmethod
     def max_over(x: torch.Tensor, axes: Any) -> torch.Tensor:

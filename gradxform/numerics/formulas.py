@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from gradxform.numerics import Array
 
 Mask = tuple[bool, ...]
@@ -83,8 +81,6 @@ def total_norm(xp: Any, norms: Array, *, active: Mask | None = None, ord: float,
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
     """Return a root; zero, with derivative zero, if the total is zero."""
-    if ord == 2 and isinstance(total, (float, np.ndarray)):  # which have no derivative
-        return xp.sqrt(total)
     zero = (total <= 0.0) & (total >= 0.0)
     safe = xp.where(zero, 1.0, total)
     return xp.where(zero, total, xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord))

@@ -37,11 +37,6 @@ class Defaults:
         flat = cls.reshape(x, (-1,))
         return cls.take(cls.sort(flat), flat.shape[0] - int(count))
 
-    @staticmethod
-    def squared(x: Array) -> Array:
-        """Return the squares of an array that nothing else needs, which may be overwritten."""
-        return x * x
-
     # Marks of an array that is used more than once, values that are computed before what uses them, once, and a product
     # that is not joined with the next one.
     materialize, apart, no_reassociation = static(_same, _same, _same)

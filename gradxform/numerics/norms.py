@@ -10,10 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, widest
 from gradxform.numerics.formulas import safe_root as safe_root
@@ -22,8 +19,6 @@ Axes = tuple[int, ...] | None
 """Axes to sum over with keepdims; None for all axes without keepdims."""
 _ROW = 16
 """Numbers that float32 adds up with little rounding."""
-_ONLY_ROUNDING_LOST = 2.0**-960
-"""If a sum of n float64 squares is above n times this, underflow lost less than rounding."""
 _LEAST, _MOST = {"float64": 2.0**-1022, "float32": 2.0**-126}, {"float64": 2.0**1000, "float32": 2.0**120}
 """Units with normal inverses: XLA may multiply by these, and flushes."""
 
@@ -32,14 +27,15 @@ def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
     """Return the norm of a leaf, or its norms over some axes with keepdims."""
     if ord != 2:
         return _other(xp, leaf, axes, ord)
-    parts, narrow = parts_of(xp, leaf), widest(xp) == "float64" and dtype_name(leaf) not in DOUBLE
-    if narrow or isinstance(parts[0], np.ndarray):
-        total = _squares(xp, parts, axes, narrow)
-        if narrow or np.all((total > leaf.size * _ONLY_ROUNDING_LOST) & (total < math.inf)):
-            return safe_root(xp, total, 2)
-        parts = parts_of(xp, leaf)  # NumPy has squared them in place
+    parts, narrow = parts_of(xp, leaf), dtype_name(leaf) not in DOUBLE
+
+    def root(parts: list[Array]) -> Array:
+        return safe_root(xp, functools.reduce(operator.add, [add(xp, x * x, axes, narrow) for x in parts]), 2)
+
+    if narrow and widest(xp) == "float64":
+        return root(parts)
     unit = unit_of(xp, functools.reduce(functools.partial(_larger, xp), [_largest(xp, part, axes) for part in parts]))
-    return safe_root(xp, _squares(xp, [part * (1.0 / unit) for part in parts], axes), 2) * unit
+    return root([part * (1.0 / unit) for part in parts]) * unit
 
 
 def _other(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
@@ -53,13 +49,6 @@ def _other(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
     largest = _largest(xp, size, axes)
     unit = _within(xp, xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0))
     return safe_root(xp, add(xp, (size / unit) ** ord, axes), ord) * unit
-
-
-def _squares(xp: Any, parts: Sequence[Array], axes: Axes, short: bool = False) -> Array:
-    """Add up squares in float64; `short`: of numbers that have half of its digits."""
-    if short and isinstance(parts[0], np.ndarray) and axes == (parts[0].ndim - 1,):
-        return functools.reduce(operator.add, [np.vecdot(part, part)[..., None] for part in parts])  # half the time
-    return functools.reduce(operator.add, [add(xp, xp.squared(part), axes, short) for part in parts])
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:
@@ -102,35 +91,36 @@ def parts_of(xp: Any, leaf: Array) -> list[Array]:
 
 def sum_over(xp: Any, leaf: Array, axes: Axes, weights: Any) -> Array:
     """Sum a real leaf times broadcasting weights over some axes with keepdims."""
-    numbers, short = xp.float64(leaf), dtype_name(leaf) not in DOUBLE
-    return add(xp, numbers if weights is None else numbers * xp.float64(weights), axes, short)
+    numbers, narrow = xp.float64(leaf), dtype_name(leaf) not in DOUBLE
+    return add(xp, numbers if weights is None else numbers * xp.float64(weights), axes, narrow)
 
 
-def add(xp: Any, x: Array, axes: Axes, short: bool = False) -> Array:
-    """Sum over axes; without float64, or if the framework adds one by one, in short rows, and their sums likewise.
+def add(xp: Any, x: Array, axes: Axes, narrow: bool = False) -> Array:
+    """Sum over axes with little rounding, also where a framework would add one by one.
 
-    NumPy does so along an axis outside of one that stays; numbers that have half of its digits do not need more.
+    Float64 sums of `narrow` numbers, which have half of its digits, round little in any order.
     """
-    if isinstance(x, np.ndarray) and axes and not short:
-        least = min([x.strides[i] for i in range(x.ndim) if i not in axes and x.shape[i] > 1], default=math.inf)
-        for axis in axes:
-            x = _along(xp, x, axis) if x.strides[axis] > least else x
-        return xp.sum_over(x, axes)
-    if not getattr(xp, "adds_one_by_one", widest(xp) == "float32"):
-        return xp.sum_over(x, axes)
+    if widest(xp) == "float32":
+        return in_rows(xp, x, axes)
+    return (xp.sum_over if narrow else getattr(xp, "sum_exactly", xp.sum_over))(x, axes)
+
+
+def in_rows(xp: Any, x: Array, axes: Axes) -> Array:
+    """Sum over axes in short rows, and their sums likewise."""
     if axes is None:
-        return xp.reshape(_along(xp, xp.reshape(x, (-1,)), 0), ())
+        return xp.reshape(along(xp, xp.reshape(x, (-1,)), 0), ())
     for axis in axes:
-        x = _along(xp, x, axis % len(x.shape))
+        x = along(xp, x, axis % len(x.shape))
     return x
 
 
-def _along(xp: Any, x: Array, axis: int) -> Array:
+def along(xp: Any, x: Array, axis: int) -> Array:
+    """Sum over one axis in short rows."""
     there, shape, size = (slice(None),) * axis, tuple(x.shape), x.shape[axis] // _ROW * _ROW
     if size < 2 * _ROW:
         return xp.sum_over(x, (axis,))
     whole = x if size == shape[axis] else x[(*there, slice(size), ...)]
     rows = xp.reshape(whole, (*shape[:axis], size // _ROW, _ROW, *shape[axis + 1 :]))
     sums = xp.reshape(xp.sum_over(rows, (axis + 1,)), (*shape[:axis], size // _ROW, *shape[axis + 1 :]))
-    found = _along(xp, sums, axis)
+    found = along(xp, sums, axis)
     return found if whole is x else found + xp.sum_over(x[(*there, slice(size, None), ...)], (axis,))

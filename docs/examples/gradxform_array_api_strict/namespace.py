@@ -135,8 +135,3 @@ def stop_gradient(x: Any) -> Any:
 
 
 apart = materialize = no_reassociation = stop_gradient
-
-
-def squared(x: Any) -> Any:
-    """The squares of an array that nothing else needs, which a backend may overwrite."""
-    return x * x

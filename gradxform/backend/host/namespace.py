@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.host import threads
+from gradxform.numerics import norms as numerics
 from gradxform.numerics.namespace import Defaults
-from gradxform.numerics.norms import norm as norm_of
 
 _LARGE = 1 << 11
 """Below so many elements, `np.where` is faster than a selection by bits."""
@@ -36,8 +36,8 @@ _BLOCK = 1 << 13
 _ROW = 256
 _SHORT_ROW = 16
 _HEAVY = 1 / 16
-_ONLY_ROUNDING_LOST = 2.0**-100
-"""If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
+_ONLY_ROUNDING_LOST, _LOST_IN_DOUBLE = 2.0**-100, 2.0**-960
+"""If a sum of n float32, or float64, squares is above n times this, underflow lost less than rounding."""
 QUIET = np.errstate(all="ignore")
 """Silences warnings; a decorator takes half the time of a with statement."""
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -96,10 +96,13 @@ class Namespace(Defaults):
         place = np.size(x) - int(count)
         return np.partition(x, place, axis=None)[place]
 
-    @staticmethod
-    def squared(x: Any) -> Any:
-        """Square in place: a second large array takes new pages, which take longer than the squares."""
-        return np.square(x, out=x if isinstance(x, np.ndarray) else None)
+    def sum_exactly(self, x: Any, axes: Any) -> Any:
+        """Sum over axes; in short rows along those outside of one that stays, where NumPy adds one by one."""
+        if axes:
+            least = min([x.strides[i] for i in range(x.ndim) if i not in axes and x.shape[i] > 1], default=math.inf)
+            for axis in axes:
+                x = numerics.along(self, x, axis) if x.strides[axis] > least else x
+        return self.sum_over(x, axes)
 
     def arange(self, count: int) -> Any:
         """Return the numbers from zero."""
@@ -271,7 +274,7 @@ def _norm(leaf: Any, ord: float) -> Any:
         return 0.0
     if ord != 2:  # the norm of the norms of blocks that fit the cache
         if flat.size <= threads.CACHED:
-            return norm_of(NUMPY, flat, None, ord)
+            return numerics.norm(NUMPY, flat, None, ord)
         starts = range(0, flat.size, threads.CACHED)
         return _norm(np.array([_norm(flat[start : start + threads.CACHED], ord) for start in starts]), ord)
     if flat.dtype.kind == "c":
@@ -325,7 +328,7 @@ def _dot64(block: Any) -> float:
 def _norm64(flat: Any) -> float:
     """Return the 2-norm of float64 numbers, scaled by a power of two where squares would leave the range."""
     total = _squares64(flat)
-    if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
+    if flat.size * _LOST_IN_DOUBLE < total < math.inf or math.isnan(total):
         return math.sqrt(total)
     largest = float(np.max(np.abs(flat)))
     if not 0 < largest < math.inf:
@@ -339,3 +342,22 @@ def _squares64(flat: Any) -> float:
     cut = flat.size // _SHORT_ROW * _SHORT_ROW
     rows = flat[:cut].reshape(-1, _SHORT_ROW)
     return float(np.add.reduce(np.vecdot(rows, rows))) + _dot64(flat[cut:])
+
+
+@QUIET
+def norms_over(leaves: Sequence[Any], axes: Sequence[tuple[int, ...]], ord: float, of: Any = None) -> Any:
+    """Return the norms of slices of one array with keepdims; 2-norms without a unit if no sum leaves the range."""
+    (leaf,), (over,) = leaves, axes
+    if ord == 2:
+        narrow = leaf.dtype not in _WIDE
+        total = sum([_squares_over(part, over, narrow) for part in numerics.parts_of(NUMPY, leaf)])
+        if narrow or np.all((total > leaf.size * _LOST_IN_DOUBLE) & (total < math.inf)):
+            return np.sqrt(total)
+    return numerics.norm(NUMPY, leaf, over, ord)
+
+
+def _squares_over(part: Any, axes: tuple[int, ...], narrow: bool) -> Any:
+    """Return sums of squares over axes, and overwrite the array: a second large one takes new pages."""
+    if narrow and axes == (part.ndim - 1,):
+        return np.vecdot(part, part)[..., None]  # half the time
+    return numerics.add(NUMPY, np.square(part, part), axes, narrow)
