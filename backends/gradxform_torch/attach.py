@@ -13,12 +13,12 @@ from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
 from gradxform.backend.protocol import Row
 from gradxform.core.foreign import as_transformation
-from gradxform.core.holder import GRADIENTS, UPDATES, Holder, check_place, extra_of
+from gradxform.core.holder import GRADIENTS, UPDATES, check_place, extra_of
+from gradxform.core.transform import Context
 from gradxform.functions.convert import matched, to_numpy
 from gradxform.transforms.skipping import check_waits, is_due
-from gradxform_torch.apply_ import Named, NormBefore, clear, first_state, holder_of, named_in, paths_of, transformed
 from gradxform_torch.kernels import backend
-from gradxform_torch.optimizers import copied, is_for_show, moved, named_of, restore, unwrapped
+from gradxform_torch.parameters import Named, NormBefore, Parameters, named_in, next_state, paths_of
 from gradxform_torch.private import is_inner_call
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Attached:
     """Path, shape and device of each parameter that the state is for."""
     _norm: NormBefore | None = None
     _recorder: Recorder | None = None
-    _before: tuple[Holder, Row] | None = None
+    _before: tuple[Parameters, Row] | None = None
     """The parameters, and copies of them before the step whose updates are transformed."""
     _flushes = False
     _value: Any = None
@@ -158,8 +158,8 @@ class Attached:
         """Find the state and register the hooks."""
         self.tx, self.on = tx, on
         self._optimizer = weakref.ref(optimizer)
-        holder = holder_of(tx, named_of(optimizer), names)
-        self._place, self._state = _place_of(holder), first_state(holder)
+        parameters = Parameters(tx, named_of(optimizer), names)
+        self._place, self._state = _place_of(parameters), parameters.first()
         disable: Any = torch.compiler.disable
         self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
         if on == UPDATES:
@@ -232,7 +232,7 @@ class Attached:
         optimizer = self._optimizer()
         if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
-        clear([parameter for _, parameter in named_of(optimizer)])
+        Parameters(self.tx, named_of(optimizer)).clear()
         self._flushes, extra = True, extra_of(value)
         try:
             if self.on == GRADIENTS:
@@ -323,12 +323,12 @@ class Attached:
             self._parameters(optimizer)
         return matched("torch.attach", state, self._state)
 
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> Holder:
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> Parameters:
         """The parameters now; the state gets groups added since, and follows them to another device."""
-        holder = holder_of(self.tx, named_of(optimizer))
-        if not self.tx.stateful or (place := _place_of(holder)) == self._place:
-            return holder
-        first = first_state(holder)
+        parameters = Parameters(self.tx, named_of(optimizer))
+        if not self.tx.stateful or (place := _place_of(parameters)) == self._place:
+            return parameters
+        first = parameters.first()
         try:
             self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
         except ValueError as error:
@@ -338,7 +338,7 @@ class Attached:
                 "handle.remove() and attach again, which starts a new state"
             ) from error
         self._place = place
-        return holder
+        return parameters
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -356,8 +356,8 @@ class Attached:
                 handle._value = value
         given, closure = self._value, kwargs.get("closure", args[1] if len(args) > 1 else None)
         if self.on == UPDATES:
-            holder = self._parameters(optimizer)
-            self._before = holder, copied(holder, closure is not None, self._is_recorded())
+            parameters = self._parameters(optimizer)
+            self._before = parameters, parameters.copies(closure is not None, self._recorded() is not None)
             return None
         self._value = None  # which holds its graph
         if closure is None:
@@ -374,58 +374,48 @@ class Attached:
             return args, {**kwargs, "closure": transformed_closure}
         return (args[0], transformed_closure, *args[2:]), kwargs
 
-    def _transform(self, optimizer: Any, value: Any) -> None:
-        holder = self._parameters(optimizer)
-        # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Transform what the step has added."""
+        if self._before is not None and not is_inner_call(optimizer):
+            (parameters, copies), self._before, value, self._value = self._before, None, self._value, None
+            self._transform(optimizer, value, parameters, copies)
+
+    def _transform(
+        self, optimizer: Any, value: Any, parameters: Parameters | None = None, copies: Row | None = None
+    ) -> None:
+        """Transform the gradients, or what a step has added to copies of the parameters; record the step if it is due.
+
+        An optimizer that unscales gradients itself is told by two attributes, for the length of a step.
+        """
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        given = self._recorded(holder, scale)
-        own = {"flushes": self._flushes, "value": value}
-        self._state, self._norm = transformed(holder, self._state, scale, found_inf, fixed=True, **own)
-        if scale is not None:
-            optimizer.grad_scale = None
-        self._record(holder, given, [p.grad for p in holder.variables], [None] * len(holder.variables))
-        due = is_due(self.tx, self._state)
+        parameters, recorder, gradients = parameters or self._parameters(optimizer), self._recorded(), None
+        variables, paths = parameters.variables, parameters.paths
+        if recorder is not None:  # before they are overwritten
+            given = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
+            gradients = list(to_numpy(dict(zip(paths, given, strict=True))).items())  # pairs keep their order
+        context = Context(None, extra_of(value), found_inf is None, flushes=self._flushes)
+        if copies is None:
+            made = parameters.on_gradients(self._state, context, scale)
+            if scale is not None:
+                optimizer.grad_scale = None
+        else:
+            falling = _falling(optimizer) if "gradients" in self.tx.traits.needs else ()
+            made = parameters.on_updates(self._state, context, copies, falling, found_inf)
+        self._state, self._norm = next_state(made, self._state, found_inf), made.norm
+        if recorder is not None:
+            old, results = copies or [None] * len(paths), made.results() if made.results else [None] * len(paths)
+            own = [p.detach() if before is None else before for p, before in zip(variables, old, strict=True)]
+            updates, before = (dict(zip(paths, column, strict=True)) for column in (results, own))
+            recorder(self._count, gradients=gradients, updates=updates, parameters=before)
+        self._count += 1
+        due = copies is not None or is_due(self.tx, self._state)
         if due is not True and not due:
-            for parameter in holder.variables:  # zeros would move what has momentum or weight decay
+            for parameter in variables:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Transform what the step has added."""
-        if self._before is None or is_inner_call(optimizer):
-            return
-        (holder, old), self._before = self._before, None
-        given = self._recorded(holder, getattr(optimizer, "grad_scale", None))
-        gradients: list[Any] = []
-        if "gradients" in self.tx.traits.needs:
-            pairs = [(p.grad, group.get("maximize")) for group in optimizer.param_groups for p in group["params"]]
-            gradients = [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
-        try:
-            found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
-            own, self._value = (gradients, found_inf, self._flushes, self._value), None
-            self._state, self._norm, after = moved(holder, old, self._state, *own)
-        except Exception:  # as for gradients, what cannot be transformed is not applied
-            restore(holder, old)
-            raise
-        self._record(holder, given, [None] * len(old) if after is None else after.results(), old)
-
-    def _is_recorded(self) -> bool:
-        """Whether this step is recorded."""
-        return self._recorder is not None and self._recorder.is_due(self._count)
-
-    def _recorded(self, holder: Holder, scale: Any) -> Any:
-        """The gradients of a step that is recorded, which the transform overwrites, without a loss scaler's scale."""
-        if not self._is_recorded():
-            return None
-        gradients = [p.grad if p.grad is None or scale is None else p.grad / scale for p in holder.variables]
-        return list(to_numpy(dict(zip(holder.paths, gradients, strict=True))).items())  # pairs keep their order
-
-    def _record(self, holder: Holder, gradients: Any, results: Row, old: Row) -> None:
-        """Write a step that is recorded; parameters that were not copied have not moved."""
-        if self._recorder is not None and gradients is not None:
-            own = [p.detach() if before is None else before for p, before in zip(holder.variables, old, strict=True)]
-            made, parameters = (dict(zip(holder.paths, column, strict=True)) for column in (results, own))
-            self._recorder(self._count, gradients=gradients, updates=made, parameters=parameters)
-        self._count += 1
+    def _recorded(self) -> Recorder | None:
+        """What records this step."""
+        return self._recorder if self._recorder is not None and self._recorder.is_due(self._count) else None
 
 
 def by_path(state: Any) -> dict[str, torch.Tensor]:
@@ -434,9 +424,44 @@ def by_path(state: Any) -> dict[str, torch.Tensor]:
     return {path: leaf for path, leaf in leaves if leaf is not None}
 
 
-def _place_of(holder: Holder) -> Sequence[tuple[str, Any, Any]]:
+def _place_of(parameters: Parameters) -> Sequence[tuple[str, Any, Any]]:
     """Path, shape and device of each parameter."""
-    return [(path, p.shape, p.device) for path, p in zip(holder.paths, holder.variables, strict=True)]
+    return [(path, p.shape, p.device) for path, p in zip(parameters.paths, parameters.variables, strict=True)]
+
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside another one, such as Lightning's and Accelerate's wrappers; other objects unchanged."""
+    inner = getattr(optimizer, "optimizer", None)
+    both = isinstance(optimizer, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer)
+    return unwrapped(inner) if both else optimizer
+
+
+def named_of(optimizer: torch.optim.Optimizer) -> Named:
+    """Parameters of all groups, with names or indices."""
+    named: list[tuple[str, torch.Tensor]] = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
+        named += zip(names, group["params"], strict=True)
+    return named
+
+
+def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
+    """Whether this is the step on zeros by which `torch.distributed.checkpoint` creates an optimizer's state."""
+    if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:
+        return False
+    if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
+        return False
+    gradients = [parameter.grad for _, parameter in named_of(optimizer) if parameter.grad is not None]
+    return bool(gradients) and not any(gradient.is_sparse or gradient.any() for gradient in gradients)
+
+
+def _falling(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
+    """The gradients, against which the updates of a step point."""
+    pairs = [(p.grad, group.get("maximize")) for group in optimizer.param_groups for p in group["params"]]
+    return [-gradient if rises and gradient is not None else gradient for gradient, rises in pairs]
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:
