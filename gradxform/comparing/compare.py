@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,11 +10,10 @@ import numpy as np
 
 from gradxform.comparing import mapping
 from gradxform.comparing.align.alignment import align
-from gradxform.comparing.comparison import Comparison
+from gradxform.comparing.comparison import TREES, Comparison, Evidence
 from gradxform.comparing.diagnosing import diagnose
-from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.mapping import Pair, module_of
-from gradxform.comparing.measuring import ABSENT, distance, distances, of_norms, stored_as
+from gradxform.comparing.measuring import ABSENT, distances, stored_as
 from gradxform.comparing.rounding import Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
 
@@ -75,24 +73,25 @@ def compare(
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"compare: tolerance must be at least 0, got {tolerance!r}")
     try:
-        return _compared(Recording(a), Recording(b), mapping.read(map), tolerance, progress)
+        found = _compared(Recording(a), Recording(b), mapping.read(map), tolerance, progress)
+        with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
+            found.findings += diagnose(found)
+        return found
     except ValueError as error:
         raise ValueError(f"compare: {error}") from error
 
 
 def _compared(
     a: Recording, b: Recording, given: mapping.Map, tolerance: float | None, progress: Progress | None
-) -> Comparison:
+) -> Evidence:
     steps = [step for step in a.steps if step in set(b.steps)]
     if not steps:
-        ranges = [f"{side.steps[0]} to {side.steps[-1]}" for side in (a, b)]
-        raise ValueError(f"the recordings have no step in common: A has {ranges[0]}, B has {ranges[1]}")
+        ranges = (f"{name} has {side.steps[0]} to {side.steps[-1]}" for name, side in (("A", a), ("B", b)))
+        raise ValueError(f"the recordings have no step in common: {', '.join(ranges)}")
     trees = [tree for tree in TREES if tree in a.names(steps[0]) and tree in b.names(steps[0])]
     if not trees:
-        raise ValueError(
-            f"the recordings have neither {', '.join(TREES)} in common: A has {', '.join(a.names(steps[0]))}, "
-            f"B has {', '.join(b.names(steps[0]))}"
-        )
+        there = (f"{name} has {', '.join(side.names(steps[0]))}" for name, side in (("A", a), ("B", b)))
+        raise ValueError(f"the recordings have neither {', '.join(TREES)} in common: {', '.join(there)}")
     alignment = align(a, b, steps, trees, given)
     modules = [module_of(pair.a.path) for pair in alignment.pairs]
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
@@ -103,7 +102,8 @@ def _compared(
         for tree in trees:
             rows[tree][step] = _row(a, b, alignment.pairs, tree, step)
         if all(side.shapes(step, "loss").get("") == () for side in (a, b)):
-            losses[step] = _loss(a, step), _loss(b, step)
+            one, other = (float(np.ravel(side.read(step, "loss", ""))[0]) for side in (a, b))
+            losses[step] = one, other
         if done and done + 1 < len(steps):  # the first and the last are read again
             a.close(step)
             b.close(step)
@@ -114,42 +114,26 @@ def _compared(
             dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
             arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in (a, b)], dtypes)
             judged[tree] = judge(rows[tree], arithmetic, tolerance, modules)
-    evidence = Evidence(a, b, steps, alignment, rows, judged, [], tolerance, losses)
-    with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
-        evidence.findings += diagnose(evidence)
-    return evidence
-
-
-def _loss(recording: Recording, step: int) -> float:
-    """A loss; of recordings of norms alone, its magnitude."""
-    return float(np.asarray(recording.read(step, "loss", ""), np.float64).ravel()[0])
+    return Evidence(a, b, steps, alignment, rows, judged, [], tolerance, losses)
 
 
 def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) -> Row:
     """The distance of each pair at a step."""
-    shapes_a, shapes_b = a.shapes(step, tree), b.shapes(step, tree)
-    there = [i for i, pair in enumerate(pairs) if pair.a.path in shapes_a and pair.b.path in shapes_b]
-    row = [ABSENT] * len(pairs)
-    if a.norms_only or b.norms_only:
-        for i in (i for i in there if not any(view.layout.part for view in pairs[i].views)):  # parts have no norms
-            paths = pairs[i].a.path, pairs[i].b.path
-            norms = [_norms(side, tree, step, path) for side, path in zip((a, b), paths, strict=True)]
-            row[i] = of_norms(norms[0], norms[1], math.prod(shapes_a[paths[0]]))
-        return row
-    both = (zip((a, b), pairs[i].views, strict=True) for i in there)
-    arrays = ([view.layout.of(side.read(step, tree, view.path)) for side, view in each] for each in both)
-    for place, found in distances(arrays):
-        row[there[place]] = found
+    shapes, row, norms = (
+        [side.shapes(step, tree) for side in (a, b)],
+        [ABSENT] * len(pairs),
+        a.norms_only or b.norms_only,
+    )
+    there = [i for i, pair in enumerate(pairs) if all(v.path in s for v, s in zip(pair.views, shapes, strict=True))]
+    there = [
+        i for i in there if not (norms and any(view.layout.part for view in pairs[i].views))
+    ]  # parts have no norms
+    arrays = (
+        [view.of(side, step, tree, norms) for side, view in zip((a, b), pairs[i].views, strict=True)] for i in there
+    )
+    for i, found in zip(there, distances(arrays), strict=True):
+        row[i] = found
     return row
-
-
-def _norms(recording: Recording, tree: str, step: int, path: str) -> tuple[float, float]:
-    """The norm and the largest magnitude of a leaf, which one of two recordings may have instead of its values."""
-    array = recording.read(step, tree, path)
-    if recording.norms_only:
-        return float(array[0]), float(array[1])
-    found = distance(array, array)
-    return (math.nan if found.nonfinite[0] else found.norms[0]), found.largest[0]
 
 
 def _check_finite(rows: Mapping[int, Row], tree: str) -> None:

@@ -32,7 +32,17 @@ class Layout(NamedTuple):
     shape: Shape | None = None
 
     def of(self, array: Any) -> Any:
-        """The array in this layout, without a copy where there need be none."""
+        """The array in this layout, without a copy where there need be none.
+
+        Raises:
+            ValueError: the layout does not fit.
+        """
+        try:
+            return self._of(array)
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise ValueError(f"the layout {self.words!r} does not fit the shape {array.shape}") from error
+
+    def _of(self, array: Any) -> Any:
         if self.part is not None:
             axis, start, stop, *sections = self.part
             before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
@@ -43,25 +53,14 @@ class Layout(NamedTuple):
             array = array[(slice(None),) * (axis + 1) + (slice(start, stop),)]
             array = array.reshape(*before, count * (stop - start), *after)
         if self.gates is not None:
-            array = reordered(array, self.gates)
+            axis, *order = self.gates
+            if sorted(order) != list(range(len(order))):
+                raise ValueError(f"{order} are not all blocks, each once")
+            parts = np.split(array, len(order), axis=axis)
+            array = np.concatenate([parts[i] for i in order], axis=axis)
         if self.axes is not None:
             array = array.transpose(self.axes)
         return array if self.shape is None else array.reshape(self.shape)
-
-    def shape_of(self, shape: Shape) -> Shape:
-        """The shape that an array of a shape has in this layout.
-
-        Raises:
-            ValueError: the layout does not fit.
-        """
-        array = np.broadcast_to(np.zeros((), bool), shape)
-        for field, value in self._asdict().items():
-            try:
-                array = Layout(**{field: value}).of(array)
-            except (ValueError, IndexError, ZeroDivisionError) as error:
-                verb = "do" if field[-1] == "s" else "does"
-                raise ValueError(f"{field} {[*value]} {verb} not fit the shape {array.shape}") from error
-        return array.shape
 
     @property
     def words(self) -> str:
@@ -82,15 +81,6 @@ class Layout(NamedTuple):
 
 
 SAME = Layout()
-
-
-def reordered(array: Any, gates: Gates) -> Any:
-    """The blocks of an array along an axis in another order."""
-    axis, *order = gates
-    if sorted(order) != list(range(len(order))):
-        raise ValueError(f"{order} are not all blocks, each once")
-    parts = np.split(array, len(order), axis=axis)
-    return np.concatenate([parts[i] for i in order], axis=axis)
 
 
 def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:

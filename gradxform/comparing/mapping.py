@@ -6,11 +6,14 @@ import difflib
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradxform.comparing.layouts import Layout, Shape
+import numpy as np
+
+from gradxform.comparing.layouts import Layout, reals
+from gradxform.recording.reading import Recording
 
 _FIELDS = {"a", "b", "how", "sure", *(f"{side}_{field}" for side in "ab" for field in Layout._fields)}
 _ABOUT = """\
@@ -26,6 +29,13 @@ class View(NamedTuple):
 
     path: str
     layout: Layout
+
+    def of(self, recording: Recording, step: int, tree: str, norms: bool) -> Any:
+        """The array of a recording in this layout; its norm alone, if one of two recordings has no more."""
+        array = recording.read(step, tree, self.path)
+        if norms:
+            return np.asarray(array[:1] if recording.norms_only else [np.linalg.norm(reals(array))], np.float64)
+        return self.layout.of(array)
 
 
 class Pair(NamedTuple):
@@ -62,9 +72,8 @@ class Map(NamedTuple):
 
     names: dict[str, str]
     pairs: list[Pair]
-    alone_a: frozenset[str] = frozenset()
-    """Paths that have no partner, by the user's word."""
-    alone_b: frozenset[str] = frozenset()
+    alone: tuple[frozenset[str], ...] = (frozenset(), frozenset())
+    """Paths of A and of B that have no partner, by the user's word."""
 
 
 def read(given: str | Path | Mapping[str, str] | None) -> Map:
@@ -87,24 +96,26 @@ def read(given: str | Path | Mapping[str, str] | None) -> Map:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no TOML: {' '.join(str(error).split()):.120}") from error
-    alone, kinds = found.get("alone"), {"names": dict, "leaf": list, "alone": dict}
-    right = all(isinstance(value, kinds.get(key, ())) for key, value in found.items())
-    sides = alone if isinstance(alone, dict) else {}
-    if not right or not sides.keys() <= {"a", "b"} or not all(isinstance(paths, list) for paths in sides.values()):
+    names, leaves, alone = found.get("names", {}), found.get("leaf", []), found.get("alone", {})
+    tables = isinstance(names, dict) and isinstance(alone, dict) and alone.keys() <= {"a", "b"}
+    if not found.keys() <= {"names", "leaf", "alone"} or not tables or not _are_lists(leaves, *alone.values()):
         raise ValueError(
             f"{file} may have [names], which leads paths of A to paths of B, [[leaf]] for each pair of leaves, and "
             f"[alone], with lists of paths a and b; got {found!r:.120}"
         )
-    alone_a, alone_b = (frozenset(_text(file, path) for path in sides.get(side, [])) for side in "ab")
-    return Map(
-        _names(file, found.get("names", {})), [_pair(file, entry) for entry in found.get("leaf", [])], alone_a, alone_b
-    )
+    left_out = (frozenset(_text(file, path) for path in alone.get(side, [])) for side in "ab")
+    return Map(_names(file, names), [_pair(file, entry) for entry in leaves], tuple(left_out))
+
+
+def _are_lists(*values: Any) -> bool:
+    return all(isinstance(value, list) for value in values)
 
 
 def _names(file: str, given: Mapping[Any, Any]) -> dict[str, str]:
     found = [(_text(file, old), _text(file, new)) for old, new in given.items()]
-    if twice := next((old for old, count in Counter(old for old, _ in found).items() if count > 1), None):
-        raise ValueError(f"{file} has {twice!r} twice")
+    for names in zip(*found, strict=True):
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"{file} has {twice[0]!r} twice")
     return dict(found)
 
 
@@ -118,51 +129,37 @@ def _pair(file: str, entry: Any) -> Pair:
     strange = set(entry) - _FIELDS if isinstance(entry, dict) else {repr(entry)}
     if strange or not {"a", "b"} <= set(entry):
         raise ValueError(f"{file}: a [[leaf]] needs a and b, and may not have {sorted(strange)}: {entry!r:.120}")
-    a, b = (View(_text(file, entry[side]), _layout(file, entry, side)) for side in "ab")
+    numbers = {key: value for key, value in entry.items() if key[2:] in Layout._fields}
+    for key, value in numbers.items():
+        if not _are_lists(value) or not all(type(number) is int and number >= 0 for number in value):
+            raise ValueError(f"{file}: {key} must be a list of integers, got {value!r:.60}; see --write-map")
+    a, b = (
+        View(_text(file, entry[side]), Layout(**{key[2:]: tuple(x) for key, x in numbers.items() if key[0] == side}))
+        for side in "ab"
+    )
     return Pair(a, b, "the map", 1.0)
 
 
-def _layout(file: str, entry: Mapping[str, Any], side: str) -> Layout:
-    lengths = {"part": (3, 4), "gates": range(3, 66), "axes": range(1, 33), "shape": range(33)}
-    numbers = {field: value for field in lengths if (value := entry.get(f"{side}_{field}")) is not None}
-    for field, value in numbers.items():
-        whole = isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
-        if not whole or len(value) not in lengths[field]:
-            raise ValueError(f"{file}: {side}_{field} must be a list of integers, got {value!r:.60}; see --write-map")
-    return Layout(**{field: tuple(value) for field, value in numbers.items()})
-
-
-def check(given: Map, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> None:
-    """Refuse a map whose leaves are not there, are there twice or have layouts that do not fit.
+def check(given: Map, *sides: Collection[str]) -> None:
+    """Refuse a map whose leaves are not there, or are there twice.
 
     Args:
         given: the map.
-        a: the shapes of the leaves of A by path.
-        b: those of B.
+        *sides: the paths of A and those of B.
 
     Raises:
         ValueError: says which entry, and which paths are like it.
     """
-    for side, shapes, alone in (("a", a, given.alone_a), ("b", b, given.alone_b)):
-        views = [getattr(pair, side) for pair in given.pairs]
-        for path in (*(view.path for view in views), *sorted(alone)):
-            if path not in shapes:
-                raise ValueError(f"the map has {path!r}, and {side.upper()} has no such leaf; {like(path, shapes)}")
+    for k, there in enumerate(sides):
+        views = [pair.views[k] for pair in given.pairs]
+        for path in (*(view.path for view in views), *sorted(given.alone[k])):
+            if path not in there:
+                raise ValueError(f"the map has {path!r}, and {'AB'[k]} has no such leaf; {like(path, there)}")
         counts = Counter(map(named, views))
         wholes = {view.path for view in views if view.layout.part is None}
         for view in views:
-            if counts[named(view)] > 1 or (view.layout.part and view.path in wholes) or view.path in alone:
-                raise ValueError(f"the map has {view.path!r} of {side.upper()} twice")
-    for pair in given.pairs:
-        ends = []
-        for side, view, shapes in (("a", pair.a, a), ("b", pair.b, b)):
-            try:
-                ends.append(view.layout.shape_of(shapes[view.path]))
-            except ValueError as error:
-                raise ValueError(f"the map: {side}_{error}, which {view.path!r} of {side.upper()} has") from error
-        if ends[0] != ends[1]:
-            text = f"the map pairs {named(pair.a)!r} with {named(pair.b)!r}, whose shapes are {ends[0]} and {ends[1]}"
-            raise ValueError(f"{text}: add a_axes or a_shape")
+            if counts[named(view)] > 1 or (view.layout.part and view.path in wholes) or view.path in given.alone[k]:
+                raise ValueError(f"the map has {view.path!r} of {'AB'[k]} twice")
 
 
 def like(path: str, there: Iterable[str]) -> str:
@@ -178,10 +175,12 @@ def written(pairs: Iterable[Pair], alone_a: Iterable[str], alone_b: Iterable[str
     lines = [_ABOUT]
     for pair in pairs:
         lines += ["[[leaf]]", f"a = {json.dumps(pair.a.path)}", f"b = {json.dumps(pair.b.path)}"]
-        for side, view in (("a", pair.a), ("b", pair.b)):
-            for field, value in view.layout._asdict().items():
-                if value is not None:
-                    lines.append(f"{side}_{field} = {json.dumps(value)}")
+        fields = (
+            (f"{side}_{key}", x)
+            for side, view in zip("ab", pair.views, strict=True)
+            for key, x in view.layout._asdict().items()
+        )
+        lines += [f"{key} = {json.dumps(value)}" for key, value in fields if value is not None]
         lines += [f"how = {json.dumps(pair.how)}", f"sure = {pair.sure:.2f}", ""]
     lines += ["[alone]", f"a = {json.dumps(list(alone_a))}", f"b = {json.dumps(list(alone_b))}", ""]
     return "\n".join(lines)

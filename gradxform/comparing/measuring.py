@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class Distance(NamedTuple):
     nonfinite: tuple[int, int]
     """The elements that are NaN or infinite."""
     cosine: float
-    """Of the two as vectors; 1 for two zeros, NaN for norms alone."""
+    """Of the two as vectors; 1 for two zeros."""
     difference: float
     """The norm of the difference."""
     ulp: float
@@ -59,15 +59,13 @@ class Distance(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """The number that makes A most like B; of norms alone, their ratio."""
-        if not self.norms[0]:
-            return float(not self.norms[1])
-        return self.ratio * (1.0 if math.isnan(self.cosine) else self.cosine)
+        """The number that makes A most like B."""
+        return self.ratio * self.cosine if self.norms[0] else float(not self.norms[1])
 
     @property
     def left(self) -> float:
         """The part of B, relative to it, that no number times A explains."""
-        return 0.0 if math.isnan(self.cosine) else math.sqrt(max(0.0, 1.0 - self.cosine**2))
+        return math.sqrt(max(0.0, 1.0 - self.cosine**2))
 
 
 ABSENT = Distance((0.0, 0.0), (0.0, 0.0), (0, 0), 1.0, 0.0, 0.0, 0, 0)
@@ -76,28 +74,27 @@ ABSENT = Distance((0.0, 0.0), (0.0, 0.0), (0, 0), 1.0, 0.0, 0.0, 0, 0)
 
 def distance(a: Any, b: Any) -> Distance:
     """Measure two arrays of one shape."""
-    return next(distances([(a, b)]))[1]
+    return distances([(a, b)])[0]
 
 
-def distances(pairs: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Distance]]:
-    """Measure pairs of arrays of one shape: the place of each and its distance, in any order.
-
-    Small ones of one size are measured together, as rows of one array.
-    """
+def distances(pairs: Iterable[Sequence[Any]]) -> list[Distance]:
+    """Measure pairs of arrays of one shape; small ones of one size together, as rows of one array."""
     groups: dict[Any, list[tuple[int, Any, Any]]] = {}
+    found: dict[int, Distance] = {}
     for place, (a, b) in enumerate(pairs):
         if a.shape != b.shape:
             raise ValueError(f"two leaves of shapes {a.shape} and {b.shape} were paired; correct the map")
         key = a.size, a.dtype, b.dtype
         groups.setdefault(key, []).append((place, a.reshape(-1), b.reshape(-1)))
         if len(groups[key]) * (a.size + 1) > _CHUNK:
-            yield from _rows(groups.pop(key))
+            found |= _rows(groups.pop(key))
     for group in groups.values():
-        yield from _rows(group)
+        found |= _rows(group)
+    return [found[place] for place in range(len(found))]
 
 
-def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
-    """The distances of arrays of one size and their places, in threads where they are large."""
+def _rows(group: list[tuple[int, Any, Any]]) -> dict[int, Distance]:
+    """The distances of arrays of one size by their places, in threads where they are large."""
     places, *sides = zip(*group, strict=True)
     a, b = (side[0][None] if len(side) == 1 else np.stack(side) for side in sides)
     kind = max(a.dtype, b.dtype, key=lambda dtype: _DIGITS.get(dtype.name, 0))
@@ -115,9 +112,9 @@ def _rows(group: list[tuple[int, Any, Any]]) -> Iterator[tuple[int, Distance]]:
     with np.errstate(all="ignore"):
         cosine = np.where((aa == 0) | (bb == 0), aa == bb, ab / (np.sqrt(aa) * np.sqrt(bb)))
     *norms, difference = np.ldexp(np.sqrt([aa, bb, squares]), power[:, 0])
-    pairs: Any = (zip(*np.array(x).tolist(), strict=True) for x in (norms, largest, np.int64(lost[:2])))
+    both: Any = (zip(*np.array(x).tolist(), strict=True) for x in (norms, largest, np.int64(lost[:2])))
     ones = (x.tolist() for x in (cosine, difference, ulp, np.int64(lost[2]), np.full(len(places), size)))
-    yield from zip(places, map(Distance._make, zip(*pairs, *ones, strict=True)), strict=True)
+    return dict(zip(places, map(Distance._make, zip(*both, *ones, strict=True)), strict=True))
 
 
 def _power(x: Any) -> Any:
@@ -146,14 +143,6 @@ def _measured(a: Any, b: Any, kind: Any, power: Any) -> Any:
         wide = np.ldexp(wide, -power) if power.any() else wide
         delta = wide[0] - wide[1]
         return np.array([*np.vecdot(wide, wide), np.vecdot(*wide), np.vecdot(delta, delta), *lost, units, *largest])
-
-
-def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:
-    """What can be said of two leaves of which a norm and the largest magnitude were recorded: no angle, no units."""
-    one, other = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
-    lost = size * (not np.isfinite(a[0])), size * (not np.isfinite(b[0]))
-    cosine = math.nan if bool(one) == bool(other) else 0.0
-    return Distance((one, other), (a[1], b[1]), lost, cosine, abs(one - other), math.nan, abs(lost[0] - lost[1]), size)
 
 
 def stored_as(recording: Recording, tree: str, step: int) -> str:

@@ -100,9 +100,10 @@ def test_a_tolerance_decides_alone(tmp_path: Path) -> None:
 
 
 def test_recordings_of_norms_alone(tmp_path: Path) -> None:
-    a = recorded(tmp_path / "a", {0: {"w": G, "v": G[0]}}, norms_only=True)
-    assert gx.compare(a, recorded(tmp_path / "b", {0: {"w": G, "v": G[0]}})).within
-    found = gx.compare(a, recorded(tmp_path / "c", {0: {"w": 64 * G, "v": 64 * G[0]}}))
+    tree = {"w": G, "v": G[0], "u": G[1]}
+    a = recorded(tmp_path / "a", {0: tree}, norms_only=True)
+    assert gx.compare(a, recorded(tmp_path / "b", {0: tree})).within
+    found = gx.compare(a, recorded(tmp_path / "c", {0: {path: 64 * leaf for path, leaf in tree.items()}}))
     assert found.findings[0].kind == "factor"
     assert found.findings[0].numbers["factor"] == pytest.approx(64)
 

@@ -98,8 +98,7 @@ class _Matching:
         self.read, self.pairs, self.cells = read, list(given.pairs), (cells_of(shapes[0]), cells_of(shapes[1]))
         self.made: list[tuple[Leaf, Leaf, float]] = []
         leaves = [leaves_of(shapes[side], shapes[1 - side], self.cells[side]) for side in (0, 1)]
-        alone = given.alone_a, given.alone_b
-        known = [{pair.views[side].path for pair in given.pairs} | alone[side] for side in (0, 1)]
+        known = [{pair.views[side].path for pair in given.pairs} | given.alone[side] for side in (0, 1)]
         self.left = _without(leaves, [{leaf for leaf in leaves[side] if leaf.path in known[side]} for side in (0, 1)])
         self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
 
@@ -197,7 +196,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
     """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
 
     Raises:
-        ValueError: names that no leaf of a side has, or two leaves that are led to one.
+        ValueError: names that no leaf of a side has.
     """
     for side, own, leaves in (("A", given.keys(), a), ("B", given.values(), b)):
         parts = [leaf.name.split("/") for leaf in leaves]
@@ -205,29 +204,32 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
         if wrong := next((name for name in own if name not in there), None):
             like = mapping.like(wrong, sorted(there))
             raise ValueError(f"the map has {wrong!r}, and no leaf or module of {side} is named so; {like}")
-    ends: dict[Leaf, Leaf] = {}
-    others: dict[names.Name, list[Leaf]] = {}
-    for other in b:
-        others.setdefault(other.about, []).append(other)
+    others: dict[Any, Leaf] = {key: other for other in reversed(b) for key in (other.about, other.name)}
     for leaf in a:
         keys = leaf.name.split("/")
         around = ("/".join(keys[:count]) for count in range(len(keys), 0, -1))
-        old = next((old for old in around if old in given), "")
-        new = given[old] + leaf.name[len(old) :] if old else ""
-        near = others.get(names.read(new, len(leaf.shape)), []) if new else []
-        if near:
-            end = next((other for other in near if other.name == new), near[0])
-            if end in ends:
-                raise ValueError(f"the map leads {ends[end].name!r} and {leaf.name!r} of A both to {end.name!r} of B")
-            ends[end] = leaf
-            yield leaf, end
+        old = next((old for old in around if old in given), None)
+        if old is not None:
+            new = given[old] + leaf.name[len(old) :]
+            end = others.get(new) or others.get(names.read(new, len(leaf.shape)))
+            if end is not None:
+                yield leaf, end
 
 
 def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
-    """Leaves of modules of one name that have one role, if there is one of them on each side."""
-    modules = names.ranked(*(names.without_common([leaf.about.module for leaf in side]) for side in (a, b)))
-    sides = (zip(side, found, strict=True) for side, found in zip((a, b), modules, strict=True))
-    found = _zipped(map(_in_modules, sides), alone=True)
+    """Leaves of modules of one name that have one role: as many on each side, in their order, or one of a number.
+
+    Numbers count from 0 or 1, with gaps or on from another model: fc1 and fc2 are dense and dense_1.
+    """
+    sides, found = (a, b), list[Both]()
+    for key in (names.without_numbers, tuple):
+        modules = (names.without_common([leaf.about.module for leaf in side]) for side in sides)
+        named = (
+            [(leaf, key(module)) for leaf, module in zip(*both, strict=True)]
+            for both in zip(sides, modules, strict=True)
+        )
+        found += _zipped(map(_in_modules, named), alone=key is tuple)
+        sides = _without(sides, [{both[side] for both in found} for side in (0, 1)])
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
 
 

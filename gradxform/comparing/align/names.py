@@ -78,38 +78,9 @@ def without_common(modules: Sequence[Module]) -> list[Module]:
     return [module[shared:] for module in modules]
 
 
-def ranked(a: Sequence[Module], b: Sequence[Module]) -> list[Sequence[Module]]:
-    """Modules with numbers counted from 0 and without gaps: fc1 and fc2 are dense and dense_1, layers 0, 2 are 0, 1.
-
-    Where one side has more numbers, they are left as they are.
-    """
-    sides: list[Sequence[Module]] = [a, b]
-    for place in range(max(map(len, (*a, *b)), default=0)):
-        numbers = [_numbers(side, place) for side in sides]
-        alike = [key for key, there in numbers[0].items() if len(there) == len(numbers[1].get(key, ()))]
-        kept = [{key: there[key] for key in alike} for there in numbers]
-        sides = [[_ranked(module, place, there) for module in side] for side, there in zip(sides, kept, strict=True)]
-    return sides
-
-
-Siblings = dict[tuple[Module, str], list[int]]
-
-
-def _numbers(modules: Iterable[Module], place: int) -> Siblings:
-    """The numbers of modules of one name at a place, in order; beside one numbered 0, one without is another module."""
-    found: dict[tuple[Module, str], set[int]] = {}
-    for module in modules:
-        if len(module) > place:
-            found.setdefault((module[:place], module[place][0]), set()).add(module[place][1])
-    return {key: sorted(there - {_NONE} if 0 in there else there) for key, there in found.items()}
-
-
-def _ranked(module: Module, place: int, alike: Siblings) -> Module:
-    name, number = module[place] if len(module) > place else ("", _NONE)
-    numbers = alike.get((module[:place], name), [])
-    if len(module) <= place or number not in numbers:
-        return module
-    return (*module[:place], (name, numbers.index(number)), *module[place + 1 :])
+def without_numbers(module: Module) -> Module:
+    """The names of modules alone: fc1 is what dense_1 may be."""
+    return tuple((name, _NONE) for name, _ in module)
 
 
 def in_order(paths: Sequence[str]) -> list[int]:

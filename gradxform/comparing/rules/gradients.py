@@ -13,38 +13,44 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import TREES, Evidence, Side
+from gradxform.comparing.comparison import TREES, Evidence, Side
 from gradxform.comparing.findings import Finding, number, proven, some
 from gradxform.comparing.layouts import apart, moved, reals
 
 
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """All gradients of one run are zero, or single ones are zero or absent."""
+    until = [step for step in e.steps if e.step is None or step <= e.step]
     for side in e.sides:
         if e.bad and not e.total(e.at, side.place) and not any(e.row[i].apart for i in e.bad):
             why = "no gradient reaches the parameters (a detached loss, a cut graph), or they were cleared already"
             text = f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: {why}."
             yield proven("zero", text, e.at)
             return
-        step = next((step for step in e.steps if step == e.step or _without_gradient(e, side, step)), e.at)
-        if lost := _without_gradient(e, side, step):
+        for step, lost in [(step, lost) for step in until if (lost := _without_gradient(e, side, step))][:1]:
             explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
-            held = [at for at in _lasting(e, step) if {*lost} <= {*_without_gradient(e, side, at)}]
-            text += _steps(len(held), len(_lasting(e, step)))
+            lasting = _lasting(e, step)
+            text += _steps([at for at in lasting if {*lost} <= {*_without_gradient(e, side, at)}], lasting)
             yield proven("frozen", text, step, e.labels(lost), {}, explains)
 
 
 def _without_gradient(e: Evidence, side: Side, step: int) -> list[int]:
     """The pairs that one run alone lacks at a step, or that differ where the runs part and whose gradient is zero."""
-    row, own = e.rows[e.tree][step], side.place
-    bad = [i for i in e.bad if any(row[i].norms)] if step >= e.at else []
-    zero = [i for i in bad if not (row[i].norms[own] or row[i].nonfinite[own])]
-    absent = [i for i, d in enumerate(row) if not d.size]
-    shapes = [each.recording.shapes(step, e.tree) for each in e.sides] if absent else []
-    there = {i: [view.path in x for view, x in zip(e.pairs[i].views, shapes, strict=True)] for i in absent}
-    return sorted([*zero, *(i for i in absent if there[i][1 - own] and not there[i][own])])
+    row, own, shapes = e.rows[e.tree][step], side.place, [each.recording.shapes(step, e.tree) for each in e.sides]
+    zero = [i for i in e.bad if step >= e.at and any(row[i].norms) and not (row[i].norms[own] or row[i].nonfinite[own])]
+    absent = [(i, e.pairs[i].views) for i, d in enumerate(row) if not d.size]
+    return sorted(
+        [
+            *zero,
+            *(
+                i
+                for i, views in absent
+                if views[1 - own].path in shapes[1 - own] and views[own].path not in shapes[own]
+            ),
+        ]
+    )
 
 
 def _lasting(e: Evidence, begin: int) -> list[int]:
@@ -61,37 +67,30 @@ Norms = list[tuple[float, float]]
 def clip_norm(e: Evidence) -> Iterator[Finding]:
     """Leaves that are larger in one run have one norm, the limit, in the other: each of them, or all at each step."""
     factors = [e.row[i].factor for i in e.bad]
-    if min(factors) <= 0 or not e.are_parallel(e.bad):
+    if not e.are_parallel(e.bad) or min(factors) <= 0:
         return
-    leaves = [e.row[i].norms for i in e.bad], [d.norms for d in e.row]
+    leaves = [e.row[i].norms for i in e.bad], [d.norms for d in e.row], len(e.bad) - 1
     yield from (found := [*_limits(e, "clip_norm", "each gradient by its norm", *leaves)])
     if not found and spread(factors) <= e.slack:
         parted, every = ([(e.total(at, 0), e.total(at, 1)) for at in x] for x in (e.judged[e.tree].bad, e.steps))
-        yield from _limits(e, "clip_global_norm", "by the global norm", parted, every)
+        yield from _limits(e, "clip_global_norm", "by the global norm", parted, every, 1)  # later ones may be smaller
 
 
-def _limits(e: Evidence, kind: str, how: str, parted: Norms, every: Norms) -> Iterator[Finding]:
+def _limits(e: Evidence, kind: str, how: str, parted: Norms, every: Norms, least: int) -> Iterator[Finding]:
     """Norms where the runs differ, and all: equal ones in a run in which none is larger are a limit.
 
     A norm below the limit tells a clip from a normalization.
     """
-    limits = dict(enumerate(parted[0]))
-    below = {k: any(0 < norms[k] < limit * (1 - constants.WHOLE) for norms in every) for k, limit in limits.items()}
-    if len(parted) > 1 and all(spread(own) <= constants.WHOLE for own in zip(*parted, strict=True)):
-        yield _clip(e, kind, how, limits, all(below.values()))
-        return
     for own, other in ((1, 0), (0, 1)):
-        limit = limits[own]
+        limit = max(norms[own] for norms in every)
         over = [norms for norms in parted if norms[other] > limit]
-        least = (
-            1 if kind == "clip_global_norm" else len(parted) - 1
-        )  # trainings that have parted may have smaller norms
-        none_larger = max(norms[own] for norms in every) <= limit * (1 + constants.WHOLE)
-        if none_larger and parted[0][other] > limit and len(over) > max(1, least):
-            clipped, raw = ([norms[k] for norms in over] for k in (own, other))
-            if spread(clipped) <= constants.WHOLE and spread(raw) > constants.ALIKE:
-                yield _clip(e, kind, how, {own: limit}, below[own], raw)
-                return
+        if len(over) > max(1, least) and spread([norms[own] for norms in over]) <= constants.WHOLE:
+            raw = [norms[other] for norms in over]
+            both = spread(raw) <= constants.WHOLE
+            limits = {own: limit, other: max(raw)} if both else {own: limit}
+            below = (any(0 < norms[k] < top * (1 - constants.WHOLE) for norms in every) for k, top in limits.items())
+            yield _clip(e, kind, how, limits, all(below), [] if both else raw)
+            return
 
 
 def _clip(e: Evidence, kind: str, how: str, to: dict[int, float], certain: bool, raw: Sequence[float] = ()) -> Finding:
@@ -110,7 +109,7 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
         limit, highest = (max(d.largest[place] for d in e.row) for place in (own, other))
         if any(e.row[i].largest[other] <= limit for i in e.bad):
             continue
-        arrays = [(pair[other], pair[own]) for pair in map(e.both, e.bad)]
+        arrays = [(pair[other], pair[own]) for pair in (e.both(i, e.tree, e.at) for i in e.bad)]
         fits = all(apart(np.clip(raw, -limit, limit), clipped) <= e.limit for raw, clipped in arrays)
         tied, ends = (sum(int((np.abs(x[k]) == top).sum()) for x in arrays) for k, top in ((1, limit), (0, highest)))
         if fits and tied > 1:
@@ -145,7 +144,7 @@ def _times(e: Evidence, found: float) -> Finding:
         text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
         return proven("sign", text + over, e.at, (), {"factor": found})
     power, large = (1, "B") if abs(found) > 1 else (-1, "A")
-    text = f"All {'norms of ' * (not e.values)}gradients are {number(found**power)} times larger in {large}"
+    text = f"All gradients are {number(found**power)} times larger in {large}"
     own = {step: times for step in e.later if (times := _factor_at(e, step))}
     if len(own) > 1 and spread(list(own.values())) > e.slack:
         step, other = max(own.items(), key=lambda item: abs(item[1] - found))
@@ -182,30 +181,26 @@ Way = Callable[..., Any]
 """What leads from a leaf of one run, or from some elements of several, at a step, to those of the other."""
 
 
-def _over(
-    e: Evidence, places: Sequence[int], way: Way, plain: Way | None = None, place: int = 0
-) -> tuple[list[int], str]:
-    """At which steps a way predicts leaves from the run at a place on, beside a plainer one, and words for it.
+def _over(e: Evidence, places: Sequence[int], way: Way, place: int = 0, times: float = 1.0) -> tuple[list[int], str]:
+    """At which steps a way predicts leaves from the run at a place on, or from a number times it, and words for it.
 
     In trainings that have parted, a part of the difference is left, or the norms have the factor.
     """
     held = []
     for step in e.later:
         one, other = e.sampled(places, e.tree, step)[:: -1 if place else 1]
-        if not one.any() or not other.any():
-            continue
-        found, beside = way(one, step), plain(one, step) if plain else one
-        times, ratio = (float(np.linalg.norm(x) / np.linalg.norm(found)) for x in (beside, other))
-        near = constants.BETTER * apart(found, other) < apart(beside, other) * min(1.0, ratio / times)
-        goes_on = abs((ratio if times < 1 else 1 / ratio) - 1) < constants.SAME_FACTOR < abs(1 / times - 1)
-        held += [step] * (near or (goes_on and plain is None))
-    hidden = "" if len(held) == len(e.later) else "; in trainings that have parted it may not show"
-    return held, _steps(len(held), len(e.later), hidden)
+        if one.any() and other.any():
+            found = way(times * one, step)
+            scale, ratio = (float(np.linalg.norm(x) / np.linalg.norm(found)) for x in (times * one, other))
+            near = constants.BETTER * apart(found, other) < apart(times * one, other) * min(1.0, ratio / scale)
+            goes_on = abs((ratio if scale < 1 else 1 / ratio) - 1) < constants.SAME_FACTOR < abs(1 / scale - 1)
+            held += [step] * (near or goes_on)
+    return held, _steps(held, e.later, "; in trainings that have parted it may not show")
 
 
-def _steps(held: int, count: int, why: str = "") -> str:
-    """At how many steps a prediction holds, if there are several."""
-    return f" It holds at {held} of {count} steps{why}." if count > 1 else ""
+def _steps(held: Sequence[int], steps: Sequence[int], why: str = "") -> str:
+    """At how many steps a prediction holds, if there are several, and why not at the others."""
+    return f" It holds at {len(held)} of {len(steps)} steps{why * (len(held) < len(steps))}." if len(steps) > 1 else ""
 
 
 def _hint(e: Evidence, times: float) -> str:
@@ -213,49 +208,46 @@ def _hint(e: Evidence, times: float) -> str:
     whole = round(times)
     if whole < 2 or abs(times - whole) > constants.WHOLE * whole:
         return ""
-    for run, name in ((side, name) for side in (e.a, e.b) for name in side.names(e.at) if name not in (*TREES, "loss")):
-        for path, shape in run.shapes(e.at, name).items():
-            if shape[:1] == (whole,) or (not shape and e.values and float(run.read(e.at, name, path)) == whole):
-                return f" ({whole} is {'the first dimension of ' * bool(shape)}{name})"
-    return f" ({whole} may be the batch, the sequence or the devices)"
+    named = ((run.shapes(e.at, name), name) for run in (e.a, e.b) for name in run.names(e.at) if name not in TREES)
+    first = (name for shapes, name in named if any(shape[:1] == (whole,) for shape in shapes.values()))
+    what = next(
+        (f"is the first dimension of {name}" for name in first), "may be the batch, the sequence or the devices"
+    )
+    return f" ({whole} {what})"
 
 
 def weight_decay(e: Evidence) -> Iterator[Finding]:
     """Gradients of B that are k times those of A plus r times the parameters, in all leaves or in some."""
     if not all(e.has(i, "parameters", e.at) for i in e.bad):
         return
-    leaves = {i: [x.ravel() for x in (*e.both(i), e.both(i, "parameters", e.at)[0])] for i in e.bad}
-    if not all(np.isfinite(b).all() for _, b, _ in leaves.values()):
-        return
+    leaves = {i: [x.ravel() for x in (*e.both(i, e.tree, e.at), e.both(i, "parameters", e.at)[0])] for i in e.bad}
+    large = {i: x for i, x in leaves.items() if e.row[i].size >= constants.FEWEST and np.isfinite(x).all()}
+    fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
 
     def off(i: int, times: float, rate: float) -> float:
         """The relative error of the prediction b = times a + rate p."""
         a, b, p = leaves[i]
         return apart(times * a + rate * p, b)
 
-    large = [i for i in leaves if e.row[i].size >= constants.FEWEST]
-    fits = {i: np.linalg.lstsq(np.stack(leaves[i][::2], 1), leaves[i][1], rcond=None)[0] for i in large}
     decayed = [i for i in fits if e.row[i].left > constants.BETTER * off(i, *fits[i])]
-    if not decayed:
-        return
-    times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
+    times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0]) if decayed else 1.0
     times = 1.0 if abs(times - 1) <= e.limit else times
-    rate = float(np.median([fits[i][1] for i in decayed]))
+    rate = float(np.median([fits[i][1] for i in decayed])) if decayed else 0.0
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
-    unit = e.arithmetic.unit
-    allowed = {i: max(min(e.limit, e.row[i].relative / constants.BETTER), constants.CLOSE * unit) for i in leaves}
-    if any(min(errors[i]) > allowed[i] for i in leaves):
+    unit = constants.CLOSE * e.arithmetic.unit
+    allowed = {i: max(min(e.limit, e.row[i].relative / constants.BETTER), unit) for i in leaves}
+    if not decayed or any(min(errors[i]) > allowed[i] for i in leaves):
         return
-    places = [i for i, (with_, without) in errors.items() if with_ < without]
     if times != 1:
         yield _times(e, times)
     run, other = ("B", "A") if rate > 0 else ("A", "B")
 
     def added(x: Any, step: int) -> Any:
         p = e.sampled(decayed, "parameters", step)[int(rate > 0)]
-        return times * x + rate * (p if p.shape == x.shape else 0.0)
+        return x + rate * (p if p.shape == x.shape else 0.0)
 
-    held, over = _over(e, decayed, added, lambda x, _: times * x)
+    held, over = _over(e, decayed, added, times=times)
+    places = [i for i, (with_, without) in errors.items() if with_ < without]
     text = f"{run} adds {number(abs(rate))} times the parameters to the gradients, a weight decay, in {len(places)} of "
     text += f"{len(e.pairs)} leaves, and {other} does not, or so much less, or toward its initial values."
     text += over if len(held) > 1 else " A second step would decide."
@@ -293,7 +285,7 @@ def permuted(e: Evidence) -> Iterator[Finding]:
     for i in e.bad:
         d = e.row[i]
         is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
-        found = moved(*e.both(i), limit=max(e.limit, constants.EXACT)) if is_moved else None
+        found = moved(*e.both(i, e.tree, e.at), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
             text = f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
             yield _leaf(e, i, "layout", text, lambda x, _, way=found[0]: way(x))
@@ -315,7 +307,7 @@ def alone(e: Evidence) -> Iterator[Finding]:
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
             steps = _lasting(e, e.steps[0])
             held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
-            yield proven("missing", text + _steps(len(held), len(steps)), e.steps[0], tuple(lacking))
+            yield proven("missing", text + _steps(held, steps), e.steps[0], tuple(lacking))
     if unaligned:
         paths = [f"{path} in {name}" for path, name in unaligned]
         text = (
@@ -335,12 +327,12 @@ def _tie(e: Evidence, side: Side, path: str) -> tuple[int, Way] | None:
         extra = reals(side.recording.read(step, e.tree, path))
         return one + (extra if shape == one.shape else extra.T)
 
-    if not e.values or path not in side.recording.shapes(e.at, e.tree):
+    if e.norms_only or path not in side.recording.shapes(e.at, e.tree):
         return None
     size, limit = float(np.linalg.norm(reals(side.recording.read(e.at, e.tree, path)))), max(e.limit, constants.EXACT)
     for i in e.bad:  # few have a difference of this size
         if abs(e.row[i].difference - size) <= limit * max(*e.row[i].norms, size):
-            one, other = e.both(i)[:: -1 if side.place else 1]
+            one, other = e.both(i, e.tree, e.at)[:: -1 if side.place else 1]
             if apart(added(one, e.at), other) <= limit:
                 return i, added
     return None

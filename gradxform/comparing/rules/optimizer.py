@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.comparison import SAMPLE, Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.layouts import few
 from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
@@ -42,8 +42,8 @@ def _moves(e: Evidence, step: int, after: int, unit: float) -> Iterator[tuple[in
         there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
         if not there or e.is_noise(i, "gradients", step):
             continue
-        one, other = e.samples(i, "gradients", step)
-        before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
+        one, other = e.both(i, "gradients", step, most=SAMPLE)
+        before, later = (e.both(i, "parameters", at, most=SAMPLE) for at in (step, after))
         a, b = (x - y for x, y in zip(before, later, strict=True))
         p, scale = before[0], np.maximum(np.abs(a), np.abs(b))
         large = scale > constants.ROOM * unit * np.maximum(np.abs(p), 1e-30)
@@ -124,7 +124,7 @@ def _period(pattern: Sequence[bool]) -> int:
 
 def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
     there = e.has(i, "parameters", step) and e.has(i, "parameters", later)
-    return there and not np.array_equal(*(e.samples(i, "parameters", at)[side] for at in (step, later)))
+    return there and not np.array_equal(*(e.both(i, "parameters", at, most=SAMPLE)[side] for at in (step, later)))
 
 
 def _runs(e: Evidence, bad: list[int]) -> list[Run]:
@@ -138,7 +138,7 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
     runs, kept = [], np.array(True)
     for side in (0, 1):
         gradients, parameters = (
-            np.stack([np.concatenate([e.samples(i, tree, step)[side] for i in places]) for step in steps])
+            np.stack([np.concatenate([e.both(i, tree, step, most=SAMPLE)[side] for i in places]) for step in steps])
             for tree in ("gradients", "parameters")
         )
         runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))

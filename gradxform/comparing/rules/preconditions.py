@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import TREES, Evidence
+from gradxform.comparing.comparison import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, proven
 from gradxform.comparing.layouts import apart, cosine, moved
 
@@ -48,6 +48,8 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
 
 def data(e: Evidence) -> Iterator[Finding]:
     """Batches that both recorded, and that hold other values at the step where the runs part."""
+    if not e.bad:
+        return
     name = next((name for name, one, other in batches(e, e.at) if not _same(one, other, e.limit)), None)
     if name is not None:
         text = f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or prepare it "
@@ -95,7 +97,7 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
     largest = max(row[i].relative for i in bad)
-    seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if e.values and row[i].size > 1}
+    seen = {i: _copied(*e.both(i, "parameters", step)) for i in bad if row[i].size > 1}
     most_are_others = 2 * sum(is_other for is_other, _ in seen.values()) > len(seen)
     place = next((i for i, (_, way) in seen.items() if way), None)
     text = f"The {what} differ in {len(bad)} of {len(row)} leaves"
@@ -124,8 +126,8 @@ def _copied(a: Any, b: Any) -> tuple[bool, str]:
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:
     """Whether a leaf is the sum of two in the other run, such as the two biases of PyTorch's recurrent layers."""
-    if i not in e.sums or not e.values:
-        return False
+    if i not in e.sums or e.norms_only:
+        return i in e.sums
     (place, second), arrays = e.sums[i], e.both(i, "parameters", e.steps[0])
     extra = e.array(place, second, "parameters", e.steps[0])
     return apart(arrays[place] + extra, arrays[1 - place]) <= limit

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradxform.comparing import constants
-from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.comparison import Evidence
 from gradxform.comparing.findings import Finding, number, proven, unequal
 from gradxform.comparing.layouts import few
 from gradxform.comparing.measuring import stored_as
@@ -42,7 +42,7 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
-    if not e.begins and not ("parameters" in e.rows and e.values) and 2 * len(e.bad) > len(e.significant):
+    if not e.begins and "parameters" not in e.rows and 2 * len(e.bad) > len(e.significant):
         why = "other optimizers, other data, or rounding that has grown. Record parameters in both runs, and batches"
         text = f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: {why}, to decide."
         yield Finding("optimizer", text, e.at, e.labels(e.bad))
@@ -63,7 +63,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
     half = arithmetic.unit >= BY_NAME["float16"].unit and _apart(e) <= arithmetic.grown
     few_of_half = half and len(e.bad) <= len(e.significant) / 4
     agree = gap == 0 or (gap is None and not set(e.significant) <= set(e.bad))
-    if any(e.row[i].apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
+    if not e.bad or any(e.row[i].apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
         return
     if _parameters_agree(e):
         text = (
@@ -97,7 +97,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
     """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
     stored = {side.name: stored_as(side.recording, e.tree, e.at) for side in e.sides}
     name, own = next(((name, own) for name, own in stored.items() if own), ("", ""))
-    if len({*stored.values()}) > 1 and _rounding(e):
+    if e.bad and len({*stored.values()}) > 1 and _rounding(e):
         text = f"{name} computes in {own}: most of its gradients are {own} numbers, and differ by its rounding."
         yield proven("precision", text, e.at, (), {"unit": BY_NAME[own].unit})
 
@@ -110,11 +110,11 @@ def _rounding(e: Evidence) -> str:
 def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
     fits, exact = _rounding(e), e.tolerance is None
-    measured, close = exact and e.values, constants.CLOSE * e.arithmetic.unit
-    places = e.bad or [i for i in e.significant if measured and e.row[i].relative > close]
+    close = constants.CLOSE * e.arithmetic.unit
+    places = e.bad or [i for i in e.significant if exact and e.row[i].relative > close]
     if not places:
         return
-    distances, many = [e.row[i] for i in places], len(e.bad) > len(e.significant) / 2 and e.values
+    distances, many = [e.row[i] for i in places], len(e.bad) > len(e.significant) / 2
     large = [d for d in distances if d.size >= constants.LARGE] or distances
     there = [d for d in large if d.difference and d.norms[0]]
     # between differences and gradients; low for rounding, which has no direction
@@ -123,7 +123,7 @@ def vague(e: Evidence) -> Iterator[Finding]:
     one, other = (e.total(e.at, place) or math.inf for place in (0, 1))
     similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row)
     ratio = other / one if math.isfinite(one + other) else 0.0
-    small = largest < constants.SMALL and measured and not any(d.apart for d in distances)
+    small = largest < constants.SMALL and exact and not any(d.apart for d in distances)
     if many and fits and e.begins and not directed:
         kind, text = (
             "precision",
