@@ -154,6 +154,8 @@ WRONG: list[tuple[Any, ...]] = [
     ("gx.scale(two)", TypeError, "(step: 'Any', peak: 'Any')"),
     ("gx.scale(WarmUp())", TypeError, "lambda step: 0.1 * 0.99**step"),
     ("gx.clip_norm(lambda: 1.0)", TypeError, "max_norm is a function of ()", "lambda step: 0.1 * 0.99**step"),
+    ("update(gx.scale(lambda step: np.ones(4)))", ValueError, "scale", "factor", "(4,)"),
+    ("update(gx.trace(lambda step: [0.5, 0.9]))", TypeError, "trace", "decay", "[0.5, 0.9]"),
     ("gx.scale(gx.stop())", TypeError, "got stop() of type GradientTransformation"),
     # --- where
     *((f"gx.masked(gx.stop(), {where})", TypeError, "masked", "where", where) for where in ("None", "1", "b'head'")),

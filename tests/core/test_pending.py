@@ -186,18 +186,3 @@ def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(fra
         _, state = tx.update(tree, state)
     assert (int(state.total), int(state.inner.count)) == (1, 1)
     assert array(state.inner.ema["a"]) == f32(0.1)
-
-
-@slow_modes
-@slow(XLA, framework="jax", mode="compiled")
-@pytest.mark.parametrize(("framework", "mode"), MOST)
-def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
-    """XLA computes a product twice, once fused with a sum; the two copies must be split at the same bit."""
-    rng = np.random.default_rng(230)
-    tree, params = {"a": rng.standard_normal((4, 40))}, {"a": rng.standard_normal((4, 40))}
-    tx = gx.chain(gx.clip_adaptive(0.01, axes="keras"), gx.centralize(axes="keras"))
-    ((result,), _), (wanted,) = (
-        parity.runner(tx, framework, mode)([tree], params),
-        parity.expected_steps(tx, [tree], params),
-    )
-    assert_expected(result.leaves, wanted)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, XLA, array, assert_right, call, parameter, slow, tensors, without_generated_code
+from support import MODES, array, assert_right, call, slow, tensors, without_generated_code
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -65,13 +64,9 @@ SLOW = "compilers take a second for each chain; three are quick"
 def test_the_result_is_right(framework: str, mode: str, expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if (framework, mode) == ("torch", "compiled") and expression not in AT_ONCE:
         without_generated_code(monkeypatch)
-    check(expression, framework, mode)
-
-
-def check(expression: str, framework: str, mode: str, run: parity.Runner | None = None) -> None:
     tree = {"w": np.array(CASES[expression], np.float64)}
     steps = Run([tree] * (2 if gx.parse(expression).stateful else 1), tree)
-    inner, beyond = run or parity.runner(gx.parse(expression), framework, mode), {**LARGE, **SMALL}.get(expression)
+    inner, beyond = parity.runner(gx.parse(expression), framework, mode), {**LARGE, **SMALL}.get(expression)
 
     def either(steps: Any, params: Any) -> Any:
         """Results that are infinite or zero as a whole, where that is allowed, are replaced with the right ones."""
@@ -85,40 +80,6 @@ def check(expression: str, framework: str, mode: str, run: parity.Runner | None 
         return results, state
 
     assert_right(Row(expression), Group("float64", "one leaf", {"one": steps}), framework, mode, either)
-
-
-def in_numpys_arrays(tx: Any, tree: Any) -> Any:
-    found = {"w": tree["w"].copy()}
-    gx.numpy.apply_(tx, found)
-    return found
-
-
-def in_gradients_of_torch(tx: Any, tree: Any) -> Any:
-    found = parameter(tree["w"].copy())
-    gx.torch.apply_(tx, [("w", found)])
-    return {"w": found.grad.numpy()}
-
-
-def under_tensorflows_xla(tx: Any, tree: Any) -> Any:
-    tf = pytest.importorskip("tensorflow")
-    return {"w": tf.function(tx, jit_compile=True)({"w": tf.constant(tree["w"])})["w"].numpy()}
-
-
-@slow(XLA, framework="tensorflow")
-@pytest.mark.parametrize(
-    ("framework", "function"),
-    [("numpy", in_numpys_arrays), ("torch", in_gradients_of_torch), ("tensorflow", under_tensorflows_xla)],
-)
-@pytest.mark.parametrize("expression", AT_ONCE)
-def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], expression: str) -> None:
-    if framework not in FRAMEWORKS:
-        pytest.skip(f"{framework} is not installed")
-
-    def run(steps: Any, params: Any) -> Any:
-        found = [function(gx.parse(expression), tree) for tree in steps]
-        return [parity.Result(framework, function.__name__, leaves) for leaves in found], None
-
-    check(expression, framework, function.__name__, run)
 
 
 @slow(SLOW, framework="torch", mode="compiled")

@@ -139,6 +139,9 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         gx.clip_spikes(4.0, 0.0, warmup=1),
         "1 1 0 inf -> 1 1 0 inf; inf nan -inf 1 -> 2 nan -inf 1; 9 9 9 9 -> 4 2 9 2",
     ),
+    "zeros of two signs": (
+        gx.chain(gx.partition({"a": gx.scale(0.0)}, default=gx.scale(-0.0)), gx.clip_spikes()), "3 | 4 -> 0 | -0"
+    ),
     "errors of None, of what is stopped and of what is not finite": (
         FEEDBACK,
         "3 2|3 -3|3 3 -> 1 1|1 -1|0 0; nan inf|-|3 3 -> nan 1|-|0 0; 0 0|0 0|0 0 -> 1 1|1 -1|0 0",
