@@ -20,7 +20,7 @@ pytest.importorskip("keras")
 pytestmark = slow(PROCESSES)
 
 CASES, STRATEGY = "tests/adapters/keras_cases.py", "tests/adapters/keras_strategy.py"
-UPDATES, WRITING = "tests/adapters/keras_updates_cases.py", "test_write_what_other_backends_are_compared_with"
+WRITING = "test_write_what_other_backends_are_compared_with"
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -36,7 +36,7 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
     """
     for backend in BACKENDS:
         pytest.importorskip(backend)
-    command = ("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", UPDATES)
+    command = ("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short")
     cases = {backend: f"{CASES}::{WRITING}" if backend == "tensorflow" else CASES for backend in BACKENDS}
     with ThreadPoolExecutor() as pool:
         done = {b: pool.submit(run, b, *command, cases[b], GRADXFORM_KERAS_OUT=str(tmp_path)) for b in BACKENDS}
@@ -44,7 +44,7 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
         output = running.result().stdout
         passed = re.search(r"(\d+) passed", output)
         assert passed is not None
-        assert int(passed[1]) > (100 if cases[backend] == CASES else 5), backend + output[-2000:]
+        assert int(passed[1]) > (100 if cases[backend] == CASES else 0), backend + output[-2000:]
     weights = {}
     for backend in BACKENDS:
         with np.load(tmp_path / f"{backend}.npz") as arrays:

@@ -229,34 +229,6 @@ def test_a_limit_that_is_a_placeholder(override: Any) -> None:
             assert_ulp(session.run(slope, {x: W, limit: value}), wanted)
 
 
-@pytest.mark.parametrize("around", [False, True], ids=["tf.gradients", "tape around"])
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_value])
-def test_a_limit_that_is_a_variable_changes_without_a_retrace(override: Any, make: Any, around: bool) -> None:
-    limit, traces = tf.Variable(1.0), []
-
-    @tf.function
-    def run(x: Any) -> Any:
-        traces.append(1)
-        with override({"Identity": make(limit)}):
-            y = tf.identity(x) * [0.0, 4.0]
-        return y if around else tf.gradients(y, x)[0]
-
-    def slope() -> Any:
-        x = tf.constant(W)
-        if not around:
-            return run(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = run(x)
-        return tape.gradient(y, x)
-
-    assert slope().numpy().tolist() == [0.0, 1.0]
-    seen = len(traces)
-    limit.assign(2.0)
-    assert slope().numpy().tolist() == [0.0, 2.0]
-    assert len(traces) == seen
-
-
 # --- shapes, dtypes, derivatives -------------------------------------------------------------------------------------
 
 
@@ -461,16 +433,3 @@ def test_a_context_without_such_an_op_is_told_of() -> None:
             gx.tensorflow.override_gradients({"Sign": gx.clip_value(0.1)}),
         ):
             tf.identity(x)
-
-
-def test_equal_transformations_share_a_registered_name() -> None:
-    from tensorflow.python.framework import ops
-
-    def build() -> None:
-        with tf.Graph().as_default(), gx.tensorflow.override_gradients({"Identity": gx.clip_value(0.123)}):
-            tf.identity(tf.constant([3.0]))
-
-    build()
-    before = len(ops.gradient_registry.list())
-    build()
-    assert len(ops.gradient_registry.list()) == before

@@ -100,6 +100,13 @@ def test_any_optimizer_steps_as_after_apply(kind: Any) -> None:
     train(by_hand, second, range(2))
     assert weights(first) == weights(second)
     assert bits(handle.state) == bits(state)
+    models = [Model(), Model()]
+    for model, unchanged in zip(models, (True, False), strict=True):
+        optimizer = kind(named(model), lr=0.1)
+        if unchanged:
+            gx.torch.attach(optimizer, gx.clip_norm(1e9), on="updates")
+        train(optimizer, model, range(4))
+    assert weights(models[0]) == weights(models[1]) != weights(Model())
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])
@@ -191,6 +198,17 @@ def test_two_at_once_run_in_the_order_they_were_attached_in() -> None:
     first.remove()
     assert saved_in(optimizer) == ["gradient_transformation"]
     first.remove()  # a second call does nothing
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_an_optimizer_that_lightning_wraps() -> None:
+    lightning = pytest.importorskip("lightning")
+    wrapped = lightning.pytorch.core.optimizer.LightningOptimizer(torch.optim.SGD([parameter(W)], lr=1.0))
+    gx.torch.attach(wrapped, gx.trace(0.5))
+    gx.torch.attach(wrapped.optimizer, gx.trace(0.9))
+    assert saved_in(wrapped.optimizer) == ["gradient_transformation", "gradient_transformation_1"]
+    with gx.torch.attach(wrapped, gx.measure(gx.clip_norm(1.0), name="own")):
+        assert "own/norm_before" in gx.metrics(wrapped)
 
 
 def saved_in(optimizer: Any) -> list[str]:
@@ -478,15 +496,6 @@ def test_with_a_scaler_the_norm_is_that_of_unscaled_gradients(optimizer: str) ->
     run = TorchAttach(gx.clip_global_norm(2.0), ONES, optimizer, scale="scaler")
     run.step(drawn(0))
     assert_ulp(run.handle.norm, gx.global_norm(drawn(0)), 1)
-
-
-def test_only_stopped_gradients() -> None:
-    named = [("a", torch.nn.Parameter(torch.zeros(2))), ("b", torch.nn.Parameter(torch.zeros(2)))]
-    optimizer = torch.optim.SGD(named, lr=0.1)
-    handle = gx.torch.attach(optimizer, gx.chain(gx.freeze("b"), gx.clip_global_norm(1.0)))
-    named[1][1].grad = torch.ones(2)
-    optimizer.step()
-    assert handle.norm == 0 and named[1][1].grad is None
 
 
 def test_the_norm_keeps_no_gradient_alive_and_is_new_each_time() -> None:

@@ -13,7 +13,6 @@ from support import assert_ulp, bits, parameter
 import gradxform as gx
 
 torch = pytest.importorskip("torch")
-from test_torch_attach import STATEFUL, Model, backward, optimizers, train, weights  # noqa: E402
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
 UNTOUCHED = {
@@ -60,45 +59,6 @@ def test_unchanged_updates_leave_the_parameters_of_the_plain_optimizer(name: str
         assert bits(trained(UNTOUCHED[name], make, dtype)[0]) == bits(trained(None, make, dtype)[0])
 
 
-def test_old_plus_update_is_not_new() -> None:
-    """The control: without the choice between new and old + update, bits would change."""
-    plain, start = (trained(None, adamw, steps=steps)[0][0].detach() for steps in (1, 0))
-    by_hand = start + (plain - start)
-    assert not torch.equal(by_hand, plain)
-    assert torch.equal(trained(gx.clip_rms(1e9), adamw, steps=1)[0][0], plain)
-
-
-@pytest.mark.parametrize("kind", list(optimizers()))
-def test_any_optimizer_steps_as_by_hand(kind: Any) -> None:
-    """Each step is old + tx(new - old), and attach agrees with the same by hand; without a change, with the plain."""
-    models = [Model() for _ in range(3)]
-    keep = {"Muon": lambda model: [p for p in model.named_parameters() if p[1].ndim == 2]}
-    named = [keep.get(kind.__name__, lambda model: list(model.named_parameters()))(model) for model in models]
-    attached, by_hand, plain = (kind(each, lr=0.1) for each in named)
-    handle = gx.torch.attach(attached, STATEFUL, on="updates")
-    tree = lambda each: {name.replace(".", "/"): p.detach().clone() for name, p in each}  # noqa: E731
-    state = STATEFUL.init(tree(named[1]))
-    for step in range(4):
-        for optimizer, model in zip((attached, by_hand), models, strict=False):
-            backward(optimizer, model, step)
-        old = tree(named[1])
-        attached.step()
-        by_hand.step()
-        made = {path: new - old[path] for path, new in tree(named[1]).items()}
-        made, state = STATEFUL.update(made, state, old)
-        for (name, p), (_, q) in zip(*named[:2], strict=True):
-            path = name.replace(".", "/")
-            torch.testing.assert_close(p.detach(), old[path] + made[path], rtol=3e-7, atol=1e-8)
-            q.data.copy_(p)
-    assert bits(handle.state) == bits(state)
-    untouched = Model()
-    other = kind(keep.get(kind.__name__, lambda model: list(model.named_parameters()))(untouched), lr=0.1)
-    gx.torch.attach(other, gx.clip_norm(1e9), on="updates")
-    train(other, untouched, range(4))
-    train(plain, models[2], range(4))
-    assert weights(untouched) == weights(models[2]) != weights(Model())
-
-
 # --- right numbers ---------------------------------------------------------------------------------------------------
 
 
@@ -119,24 +79,6 @@ def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     exact = update == (ends[1].float() - old.float()).double()
     assert exact.sum() > 50 and not torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
-
-
-def test_the_update_clip_of_adafactor() -> None:
-    """Adafactor limits the update's root mean square to its step size, which is a multiple of the parameter's."""
-    ends = []
-    for clip in (True, False):
-        model = Model()
-        optimizer = torch.optim.Adafactor(model.parameters(), lr=0.01, weight_decay=0.0, d=1.0 if clip else 1e30)
-        if not clip:
-            rules = {
-                str(i): gx.clip_adaptive(0.01, eps=1e-3 * p.numel() ** 0.5, axes=tuple(range(p.ndim)))
-                for i, p in enumerate(model.parameters())
-            }
-            gx.torch.attach(optimizer, gx.partition(rules), on="updates")
-        train(optimizer, model, range(10))
-        ends.append(list(model.parameters()))
-    assert_ulp(*([p.detach() for p in end] for end in ends), 10)
-    assert weights(model) != weights(Model())
 
 
 # --- stopped and skipped ---------------------------------------------------------------------------------------------

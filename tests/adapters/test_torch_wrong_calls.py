@@ -188,18 +188,3 @@ def test_a_pattern_for_a_group_that_is_added_later() -> None:
     made.weight.grad, made.bias.grad = torch.ones(1, 2), torch.ones(1)
     late.step()
     assert torch.equal(made.bias, before)
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        (5, "expected a state"),
-        ({"trace/w": torch.zeros(1, 2)}, "'trace/bias', 'trace/weight'; there is no place for 'trace/w'"),
-        ({"trace": {"weight": torch.zeros(2, 2), "bias": torch.zeros(1)}}, r"\(1, 2\)"),
-        ({"trace": {"weight": torch.zeros(1, 2) + 1j, "bias": torch.zeros(1)}}, "float32 cannot hold"),
-    ],
-)
-def test_what_is_no_state_of_a_handle(state: Any, words: str) -> None:
-    handle = gx.torch.attach(torch.optim.SGD(model().named_parameters()), gx.trace(0.9))
-    with pytest.raises((TypeError, ValueError), match=words):
-        handle.state = state

@@ -460,38 +460,6 @@ def _() -> None:
                     assert_ulp(p.grad.full_tensor(), wanted[str(stage)][key], what=(expression, name))
 
 
-@case("tensor parallel layers beside a pipeline", 4)
-def _() -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    mesh = meshes["square"]
-    stage, _place = mesh.get_coordinate()
-    torch.manual_seed(stage)
-    alone = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
-    model = copy.deepcopy(alone)
-    parallelize_module(model, mesh["b"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(stage))
-    for m in (alone, model):
-        m(x).square().sum().backward()
-    trees = told({name.replace(".", "/"): p.grad.numpy() for name, p in alone.named_parameters()})
-    wanted = gx.clip_global_norm(0.5)({"0": trees[0], "1": trees[2]})[str(stage)]
-    gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), mesh["a"]), model)
-    for name, p in model.named_parameters():
-        grad = p.grad.full_tensor()
-        np.testing.assert_allclose(grad, wanted[name.replace(".", "/")], rtol=1e-5, atol=1e-7)
-    fails(
-        ValueError,
-        "is that of the whole already",
-        lambda: gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), mesh["b"]), model),
-    )
-    for whole in (mesh, everyone()):  # includes the DTensors' mesh dimension
-        fails(
-            ValueError,
-            "[0, 1]" if stage == 0 else "[2, 3]",
-            lambda whole=whole: gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), whole), model),
-        )
-
-
 @case("tensor parallelism written by hand, within a pipeline", 4)
 def _() -> None:
     mesh = meshes["square"]

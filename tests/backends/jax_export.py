@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,8 +17,6 @@ SHAPES = {"weights": (256, 512), "kernel": (64, 3, 3, 64), "bias": (1 << 14,)}
 LEAF = 1 << 14
 _NAME = re.compile(r'= "?stablehlo\.(\w+)')
 _TYPE = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+\w*)>")
-_CALL = re.compile(r'= (?:func\.)?call @("[^"]+"|[\w.]+)\(')
-_FUNCTION = re.compile(r'^\s*func\.func \w+ @("[^"]+"|[\w.]+)\(')
 
 
 class Operation(NamedTuple):
@@ -99,27 +96,3 @@ def _chooses(operation: Operation) -> bool:
         for branch in operation.branches
         for line in branch
     )
-
-
-def counted(module: str) -> int:
-    """Count operations without constants and platform choices; functions count per call.
-
-    XLA does not compile platform choices; `faults` finds other branches.
-    """
-    own: dict[str, int] = {}
-    calls: dict[str, Counter[str]] = {}
-    name = ""
-    for line in module.splitlines():
-        function, call = _FUNCTION.match(line), _CALL.search(line)
-        if function:
-            name = function[1]
-            own[name], calls[name] = 0, Counter()
-        elif call:
-            calls[name][call[1]] += 1
-        elif _NAME.search(line) and not re.search(r"stablehlo\.(constant|case)\b", line):
-            own[name] += 1
-
-    def total(name: str) -> int:
-        return own[name] + sum(times * total(other) for other, times in calls[name].items())
-
-    return total("main")

@@ -206,16 +206,6 @@ def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(way: str, tmp_path:
     assert_bits(state, states[-1])
 
 
-@slow(PROCESSES)
-def test_the_transformation_itself_is_pickled_and_goes_on_with_the_state() -> None:
-    updates, states = uninterrupted()
-    for expression in EXPRESSIONS:
-        tx = pickle.loads(pickle.dumps(TXS[expression]))
-        assert tx == TXS[expression]
-        update, state = tx.update(GRADIENTS[2], states[2][expression], GRADIENTS[2])
-        assert_close((update, state), (updates[2][expression], states[3][expression]))
-
-
 @slow(XLA)
 def test_an_exported_step_takes_a_state_and_gives_the_next() -> None:
     from jax import export
@@ -243,24 +233,3 @@ def test_a_program_of_symbolic_shapes() -> None:
     for count in (2, 50_000):
         tree = {"w": np.full((count, 3), 3.0, np.float32), "v": np.ones(4, np.float32)}
         assert_ulp(program.call(tree), tx(tree))
-
-
-def test_a_flax_train_state_with_a_transform_in_its_optimizer(tmp_path: Path) -> None:
-    train_state = pytest.importorskip("flax.training.train_state")
-    serialization = pytest.importorskip("flax.serialization")
-    tx = optax.chain(gx.chain(gx.clip_global_norm(1.0), gx.ema(0.5)), optax.adam(0.1))
-
-    def fresh() -> Any:
-        return train_state.TrainState.create(apply_fn=None, params=GRADIENTS[0], tx=tx)
-
-    apply = jax.jit(lambda state, gradient: state.apply_gradients(grads=gradient))
-    whole = fresh()
-    for i, gradient in enumerate(GRADIENTS):
-        if i == HALF:
-            (tmp_path / "state").write_bytes(serialization.to_bytes(whole))
-        whole = apply(whole, gradient)
-    state = serialization.from_bytes(fresh(), (tmp_path / "state").read_bytes())
-    for gradient in GRADIENTS[HALF:]:
-        state = apply(state, gradient)
-    assert int(state.step) == STEPS
-    assert_bits((state.params, state.opt_state), (whole.params, whole.opt_state))

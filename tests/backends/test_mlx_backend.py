@@ -181,14 +181,6 @@ def test_what_mlx_has_not() -> None:
         gx.clip_value(1.0)([mx.array([1j])])
 
 
-@pytest.mark.parametrize("name", ["sin", "cos"])
-def test_sine_and_cosine_are_right_to_float64(name: str) -> None:
-    vectors = importlib.import_module("gradxform_mlx.namespace").double
-    x = np.linspace(-7.0, 7.0, 10_001)
-    found = np.array(getattr(vectors, name)(mx.array(x, dtype=mx.float64)))
-    assert np.abs(found - getattr(np, name)(x)).max() < 1e-15
-
-
 def test_complex_numbers_flow_back_and_no_derivative_goes_through_a_transform_of_them() -> None:
     clip, w = gx.on_backward(gx.clip_norm(1.0)), mx.array([3j, 4 + 0j])
     found = mx.grad(lambda x: mx.sum(mx.real(clip(x) * mx.conj(w))))(mx.zeros(2, mx.complex64))

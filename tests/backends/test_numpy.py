@@ -293,14 +293,6 @@ def test_a_class_that_optree_does_not_know_is_named() -> None:
 
 # --- where -----------------------------------------------------------------------------------------------------------
 
-TREE = {"encoder": {"dense": {"kernel": W, "bias": W}, "bias": W}, "head": [W, W]}
-
-
-def test_the_first_rule_that_matches_has_the_gradient() -> None:
-    tx = gx.partition({"**/bias": gx.scale(2.0), "encoder/**": gx.scale(3.0)}, default=gx.stop())
-    result = [float(leaf[0]) for leaf in optree.tree_leaves(tx(TREE))]
-    assert result == [6.0, 6.0, 9.0, 0.0, 0.0]
-
 
 def test_the_global_norm_as_a_number() -> None:
     tree = {"w": np.float32([3.0, 0.0]), "b": [np.float16([-4.0]), None]}

@@ -238,21 +238,6 @@ def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matr
     assert bench_page.page(found).count("| muon |") == 2
 
 
-def test_a_version_without_muon_is_left_out(
-    tmp_path: Path, two_matrices: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, torch: Any
-) -> None:
-
-    def missing() -> Any:
-        raise ImportError("this PyTorch has no Muon")
-
-    monkeypatch.setattr("gradxform_torch.private.muon_iteration", missing)
-    done = two_matrices("torch", tmp_path)
-    assert done.exit_code == 2
-    for mode in ("in place", "pure"):
-        assert f"left out: matrices, PyTorch {mode}, muon, this PyTorch has no Muon" in done.output
-    assert not (tmp_path / "bench.json").exists()
-
-
 def test_matrices_agree_as_a_whole(rng: Any) -> None:
     """A small element may be far off; the norm of the difference counts."""
     matrix, given = rng.standard_normal((8, 16)), {"w": rng.standard_normal((8, 16))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 import write_parity
 from parity_page import measure
-from parity_page.groups import Sizes, groups
+from parity_page.groups import Sizes
 from parity_page.native import Native, natives
 from parity_page.report import cell
 from parity_page.tally import Tally
 
 from gradxform.backend import lookup
-from gradxform.cli import device
 from gradxform.core.transform import factories
 from gradxform.proof.judge import judge
 from gradxform.proof.registry import ROWS, Row
@@ -49,16 +47,6 @@ def write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return written
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.expression)
-def test_a_group_is_of_trees_that_are_alike(row: Any) -> None:
-    for group in groups(row, SMALL):
-        kinds = set()
-        for tree in (tree for run in group.runs.values() for tree in (*run.steps, run.params)):
-            leaves = measure.leaves_of(tree)
-            kinds.add(tuple((path, leaf.dtype, leaf.shape) for path, leaf in leaves.items()))
-        assert len(kinds) == 1
-
-
 def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = (*FEW, *ROWS[::27])
     monkeypatch.setattr(measure, "ROWS", some)
@@ -73,37 +61,6 @@ def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.Monke
     assert text.count("<details>") == text.count("</details>") > 6
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count(" | ") for line in table.splitlines() if "---" not in line}) == 1, table
-
-
-def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
-    """Without float64, runs that need it are left out, and the tables keep their columns."""
-    monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
-    find = device.find
-    without = {"torch": ("float64",)}
-    monkeypatch.setattr(device, "find", lambda name, *a: replace(find(name, *a), without=without.get(name, ())))
-    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
-    result, text = write("--device", "cpu", "--frameworks", "numpy,torch")
-    assert result.exit_code == 0, result.output
-    assert "Ran on: NumPy on cpu; PyTorch on cpu, no float64." in text
-    assert "--frameworks numpy,torch --device cpu --out numbers.md" in text
-    tables = dict(re.findall(r"<summary>(\w+)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL))
-    rows = {column: tables[column].splitlines()[-1].strip("|").split("|") for column in ("float32", "float64", "mixed")}
-    empty = {column: [cell.strip() == "" for cell in row[-2:]] for column, row in rows.items()}
-    assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
-
-
-@pytest.mark.parametrize(
-    ("framework", "columns"),
-    [
-        ("tensorflow", ("| TensorFlow, tf.function |", "| `tf.clip_by_value`, tf.function |")),
-        ("mlx", ("| MLX |", "| MLX, mx.compile |")),
-    ],
-)
-def test_compiled_has_its_own_column(framework: str, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
-    result, text = write("--frameworks", framework)
-    assert result.exit_code == 0, result.output
-    assert all(column in text for column in columns) and "NumPy |" not in text
 
 
 def test_a_lying_backend_ends_with_1_and_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from gradxform.cli import app, device
 from gradxform.cli.bench import run as bench
 from gradxform.cli.bench.timing import Effort
 from gradxform.cli.bench.workloads import CHAINS
-from gradxform.cli.demo.task import digits
 from gradxform.cli.frameworks import program, title
 from gradxform.proof.place import Absent, Place
 
@@ -142,13 +140,6 @@ def test_a_backend_that_names_no_devices(tmp_path: Path, monkeypatch: pytest.Mon
         device.find("array_api_strict", "cpu")
 
 
-def test_a_backend_that_names_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE.parents[1] / "docs/examples"))
-    own = types.SimpleNamespace(find=lambda name, index: Place(name, f"{name} {index}", np.asarray))
-    monkeypatch.setitem(sys.modules, "gradxform_array_api_strict.device", own)
-    assert str(device.find("array_api_strict", "gpu", 1)) == "gpu 1"
-
-
 # --- devices that are simulated --------------------------------------------------------------------------------------
 
 
@@ -203,12 +194,3 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
     for side in bench.sides("torch", chosen, CHAINS[3], tree, place):
         result = side.run()
         assert result is None or all(map(place.lies, result))
-
-
-@pytest.mark.parametrize("asked", ["cuda", "mps"])
-def test_pytorchs_network_on_a_device(asked: str, simulated: Any) -> None:
-    """The demo's weights, images and logits are on the device; autograd starts no thread for a simulated one."""
-    place, task = device.find("torch", asked), digits(1)
-    weights = {path: place.put(weight) for path, weight in task.weights.items()}
-    assert all(map(place.lies, weights.values()))
-    assert place.lies(task.logits(weights, place.put(task.batches[0][0])))

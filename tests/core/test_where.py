@@ -16,8 +16,7 @@ from support import assert_bits, one_sentence, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.core.tree import Tree
-from gradxform.core.where import check, chosen, matches
+from gradxform.core.where import matches
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
 PATHS = ["bias", "encoder/bias", "encoder/dense/bias", "encoder/dense/kernel", "layers/0/bias", "layers/1/kernel"]
@@ -417,34 +416,3 @@ def test_a_layer_with_the_name_of_its_model() -> None:
     ]:
         found = matches(pattern, paths, rooted=True)
         assert [path for path, inside in zip(paths, found, strict=True) if inside] == wanted
-
-
-class Owner:
-    """A variable of Keras, as far as its path goes."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-
-@pytest.mark.parametrize(
-    ("paths", "mask", "wanted"),
-    [
-        (["net/d/kernel", "net/d/bias"], {"d": {"kernel": True, "bias": False}}, [True, False]),
-        (["net/d/kernel", "net/d/bias"], {"net": {"d": {"kernel": True, "bias": False}}}, [True, False]),
-        (["net/net/kernel", "net/d/bias"], {"net": True, "d": False}, [True, True]),  # as written comes first
-        (["d/kernel", "e/kernel"], {"kernel": True}, None),  # there is no name of a model
-        (["net/d/kernel", "net/e/bias"], {"d": True}, None),
-    ],
-    ids=range(5),
-)
-def test_a_tree_of_bools_without_the_name_of_the_model(paths: list[str], mask: Any, wanted: list[bool] | None) -> None:
-    numpy = lookup.backend("numpy")
-    leaves, structure = numpy.flatten(dict(zip(paths, [np.ones(2), np.ones(2)], strict=True)))
-    view = Tree.of(numpy, leaves, structure, lambda: sorted(paths), owners=[Owner(path) for path in sorted(paths)])
-    assert view is not None
-    if wanted is None:
-        with pytest.raises(ValueError, match="the tree of bools has none for"):
-            chosen("masked", check("masked", mask), view)
-    else:
-        found = dict(zip(sorted(paths), chosen("masked", check("masked", mask), view), strict=True))
-        assert [found[path] for path in paths] == wanted

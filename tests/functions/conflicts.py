@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-COUNT, SIZE = 3, 14
+SIZE = 14
 
 
 def _nonnegative(matrix: Any, target: Any) -> Any:

@@ -234,23 +234,6 @@ def test_arrays_of_the_framework(name: str, framework: str) -> None:
     assert_ulp(EAGER[framework](lambda x, w: total(function(x) * w), WEIGHTS * 0, WEIGHTS)[0], wanted)
 
 
-def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace(tf: Any) -> None:
-    limit, traces = tf.Variable(1.0), []
-
-    @tf.function
-    def slope(x: Any) -> Any:
-        traces.append(1)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(gx.on_backward(gx.clip_norm(limit))(x) * [30.0, 40.0])
-        return tape.gradient(loss, x)
-
-    assert_ulp(slope(tf.zeros(2)), [0.6, 0.8])
-    limit.assign(2.0)
-    assert_ulp(slope(tf.zeros(2)), [1.2, 1.6])
-    assert len(traces) == 1
-
-
 # --- per example, and twice ------------------------------------------------------------------------------------------
 
 

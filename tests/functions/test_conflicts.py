@@ -47,7 +47,7 @@ def all_of(*trees: Any) -> dict[str, Any]:
 @slow(GRAPHS, framework="tensorflow", mode="compiled", dtype=("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
-    """All dtypes are combined in float64, for which test_conflicts_ranges.py lets inductor generate code."""
+    """All dtypes are combined in float64, for whose pairs inductor takes up to minutes."""
     if (framework, mode) == ("torch", "compiled") and dtype != "float32":
         pytest.skip("one dtype is enough for a compiler that takes its time")
     trees = conflicts.trees(DTYPES[dtype])
@@ -128,7 +128,7 @@ def test_the_worst_task_within_a_distance_of_the_mean(kind: str, c: float) -> No
 @pytest.mark.parametrize("seed", range(20))
 def test_random_gradients_beside_the_papers_problems(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    count = 2 + seed % 6
+    count = (2, 3, 4, 5, 6, 10)[seed % 6]
     rows = rng.standard_normal((count, 30)) - 0.3 * rng.standard_normal(30)
     trees = [{"w": row[:20].reshape(4, 5), "b": row[20:]} for row in rows]
     for name, function in FUNCTIONS.items():
@@ -138,14 +138,16 @@ def test_random_gradients_beside_the_papers_problems(seed: int) -> None:
 
 
 @slow(EAGER, framework="jax")
-@pytest.mark.parametrize("unit", [2.0**100, 2.0**-95])
-def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> None:
-    """1e30 and 2e-29, whose products exceed float32."""
-    small = conflicts.trees(np.float32)
-    large = [{path: leaf * np.float32(unit) for path, leaf in tree.items()} for tree in small]
-    for function in FUNCTIONS.values():
+@pytest.mark.parametrize(
+    ("kind", "unit"), [(np.float32, 2.0**100), (np.float32, 2.0**-95), (np.float64, 2.0**664), (np.float64, 2.0**-664)]
+)
+def test_the_size_of_gradients_does_not_matter(framework: str, kind: Any, unit: float) -> None:
+    """Products are beyond the dtype."""
+    small = conflicts.trees(kind)
+    large = [{path: leaf * kind(unit) for path, leaf in tree.items()} for tree in small]
+    for function in (*FUNCTIONS.values(), lambda trees: gx.pcgrad(trees, 0)):
         one, other = function(tensors(framework, small)), function(tensors(framework, large))
-        scaled = [leaf * np.float32(unit) for leaf in arrays(one)]
+        scaled = [leaf * kind(unit) for leaf in arrays(one)]
         largest = [np.max([np.abs(tree[path]) for tree in large], axis=0) for path in large[0]]
         assert_sums(arrays(other), scaled, largest, times=2)
 
@@ -198,12 +200,6 @@ def test_where_nothing_helps_all_tasks_the_projected_mean(count: int) -> None:
     nearest = mean + conflicts._nonnegative(rows.T, -mean) @ rows
     found = gx.cagrad([[row] for row in rows], c=1.0)[0]
     np.testing.assert_allclose(found, nearest, rtol=0, atol=1e-14)
-
-
-def test_ten_tasks() -> None:
-    rows = np.random.default_rng(3).standard_normal((10, 40))
-    for name, function in FUNCTIONS.items():
-        np.testing.assert_allclose(function([[row] for row in rows])[0], RIGHT[name](rows), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -39,20 +39,6 @@ def test_in_containers(framework: str) -> None:
             assert_found(holder, due)
 
 
-def test_in_a_handle_of_torch_and_its_optimizer(torch: Any) -> None:
-    w = torch.nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([w], lr=1.0)
-    handle = gx.torch.attach(optimizer, TX)
-    for due in (False, True):
-        w.grad = torch.tensor(G)
-        optimizer.step()
-        for holder in (handle, handle.state, optimizer, {"optimizer": optimizer}):
-            assert_found(holder, due)
-    handle.remove()
-    with pytest.raises(TypeError, match=r"(?s)has_updated: .* got SGD .* of type SGD, which holds no state"):
-        gx.has_updated(optimizer)
-
-
 def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation(keras: Any) -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, name="plain"))
     wrapped = gx.keras.wrap(keras.optimizers.SGD(1.0), TX)  # gives the class the properties

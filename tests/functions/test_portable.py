@@ -231,16 +231,6 @@ def test_containers_that_only_one_framework_knows(flax: Any, jnp: Any, torch: An
     assert type(back.trace) is type(params) and back.trace["layer"]["w"].tolist() == [3.0, 4.0]
 
 
-def test_states_of_optax_in_a_chain(jax: Any, optax: Any) -> None:
-    tx = gx.chain(gx.clip_norm(1.0), optax.adam(0.1, mu_dtype="bfloat16"))
-    params = {"w": jax.numpy.array([3.0, 4.0])}
-    _, state = tx.update(params, tx.init(params))
-    again = gx.from_numpy(pickle.loads(pickle.dumps(gx.to_numpy(state))), like=tx.init(params))
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b, strict=True), again, state)
-    one, other = tx.update(params, state)[0], tx.update(params, again)[0]
-    np.testing.assert_array_equal(one["w"], other["w"], strict=True)
-
-
 def test_a_state_goes_to_the_devices_of_its_likeness(torch: Any, jax: Any) -> None:
     found = gx.from_numpy({"x": np.zeros(2, np.float32)}, like={"x": torch.zeros(2, device="meta")})
     assert found["x"].device.type == "meta"

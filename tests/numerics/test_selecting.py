@@ -11,7 +11,6 @@ from support import FRAMEWORKS, array, tensors
 
 import gradxform as gx
 from gradxform.backend.host import kernels, threads
-from gradxform.backend.host.namespace import NUMPY
 from gradxform.numerics.elementwise import weighted
 
 MANY = 5000
@@ -28,28 +27,6 @@ def numbers(seed: int, dtype: Any, shape: Any = MANY) -> Any:
     return found
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99, 1.0])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble", "int32", "complex64"])
-def test_selects_as_numpy_does(dtype: str, share: float, rng: Any) -> None:
-    for shape in ((MANY,), (MANY // 50, 50)):
-        condition = rng.random(shape) < share
-        one, other = (np.nan_to_num(numbers(i, "float64", shape), posinf=1, neginf=1) % 100 for i in (1, 2))
-        one, other = one.astype(dtype), other.astype(dtype)
-        for yes, no in ((one, other), (one, 0.0), (1.0, other), (one, other.dtype.type(2)), (one[..., :1], other)):
-            found, wanted = NUMPY.where(condition, yes, no), np.where(condition, yes, no)
-            assert found.dtype == wanted.dtype
-            assert found.tobytes() == wanted.tobytes()
-
-
-def test_selection_keeps_every_bit() -> None:
-    condition = np.random.default_rng(0).random(MANY) < 0.5
-    for dtype, bits in (("float32", "int32"), ("float64", "int64")):
-        limits = np.iinfo(bits)
-        one, other = np.random.default_rng(1).integers(limits.min, limits.max, (2, MANY), dtype=bits).view(dtype)
-        found = NUMPY.where(condition, one, other).view(bits)
-        np.testing.assert_array_equal(found, np.where(condition, one.view(bits), other.view(bits)))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
 def test_a_sum_is_the_same_in_blocks(dtype: str) -> None:
     x, y = (numbers(seed, dtype, 1 << 17) for seed in (0, 1))
@@ -61,18 +38,6 @@ def test_a_sum_is_the_same_in_blocks(dtype: str) -> None:
         np.testing.assert_array_equal(found, x.astype(kind) + y.astype(kind))
     np.testing.assert_array_equal(found, np.concatenate(small))
     assert found.dtype == kind
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
-def test_selecting_formulas_keep_dtype_and_shape(dtype: str) -> None:
-    x, y = (numbers(seed, dtype, (1 << 10, 1 << 7)) for seed in (0, 1))
-
-    def larger(xp: Any, x: Any, y: Any, number: Any) -> Any:
-        return xp.where(xp.abs(x) > number, x, y)
-
-    (found,) = kernels.each(larger, [[x], [y]], [0.5])
-    assert found.dtype == x.dtype and found.shape == x.shape
-    np.testing.assert_array_equal(found, np.where(np.abs(x) > 0.5, x, y))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])

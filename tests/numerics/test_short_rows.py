@@ -66,24 +66,13 @@ def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.Mo
     clips = [clip(0.7, like=name) for clip in (gx.clip_norm, gx.clip_global_norm) for name in names]
     leaves = {"w": tree["a"]["w"], "v": tree["a"]["v"]}
     batch = np.random.default_rng(4).standard_normal((9, 5, 7)).astype(np.float32)
-    wanted = [clip(leaves) for clip in clips]
-    sums, clipped = gx.per_example_clip_norm({"w": batch}, 5.5)
-    limit = gx.clip_value(np.float32(0.3))({"w": batch})
-    schedule = gx.scale_by_schedule(lambda t: 1.0 / (3.0 + t))
+    wanted, (sums, clipped) = [clip(leaves) for clip in clips], gx.per_example_clip_norm({"w": batch}, 5.5)
     with of_torch(monkeypatch):
         own = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
         for clip, expected in zip(clips, wanted, strict=True):
             for name, leaf in clip(own).items():
                 assert max_ulp(array(leaf), expected[name]) <= BUDGET + 2, (clip, name)
         found, number_clipped = gx.per_example_clip_norm({"w": torch.from_numpy(batch)}, 5.5)
-        np.testing.assert_allclose(
-            array(found["w"]), sums["w"], rtol=0, atol=2 * BUDGET * 2.0**-24 * np.abs(batch).max()
-        )
+        most = 2 * BUDGET * 2.0**-24 * np.abs(batch).max()
+        np.testing.assert_allclose(array(found["w"]), sums["w"], rtol=0, atol=most)
         assert optree.tree_map(int, number_clipped) == optree.tree_map(int, clipped)
-        out = gx.clip_value(torch.tensor(0.3))({"w": torch.from_numpy(batch)})
-        assert max_ulp(array(out["w"]), limit["w"]) == 0
-        state = schedule.init(own)
-        out, state = schedule.update(own, state)
-        out, state = schedule.update(own, state)
-        assert max_ulp(array(out["v"]), (leaves["v"] * 0.25).astype(np.float32)) <= BUDGET
-        assert array(state.count).tolist() == 2

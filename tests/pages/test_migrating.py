@@ -6,10 +6,10 @@ A row of `docs/migrating/index.md` says how far the results are apart, and for w
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -423,26 +423,39 @@ def torch() -> dict[str, Clips | Results]:
 
 def trainers() -> dict[str, Clips | Results]:
     lightning, accelerate = pytest.importorskip("lightning"), pytest.importorskip("accelerate")
-    import test_torch_trainers as runs
+    torch = pytest.importorskip("torch")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    x, y = torch.sin(torch.arange(48.0).reshape(12, 4)), torch.cos(torch.arange(24.0).reshape(12, 2))
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=3)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
-    def optimizer(net: Any, tx: Any) -> Any:
-        made = runs.torch.optim.SGD(net.named_parameters(), lr=0.1, momentum=0.9)
-        gx.torch.attach(made, tx)
-        return made
+    class Module(lightning.LightningModule):
+        def __init__(self, tx: Any) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+            self.tx = tx
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return 10.0 * torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            made = torch.optim.SGD(self.net.named_parameters(), lr=0.1, momentum=0.9)
+            gx.torch.attach(made, self.tx)
+            return made
 
     def trainer(tx: Any, **options: Any) -> Any:
-        model = runs.module(lightning, attach="none")
-        model.configure_optimizers = lambda: optimizer(model.net, tx)
         with tempfile.TemporaryDirectory() as folder:
-            runs.fit(lightning, model, Path(folder), 2, **options)
+            options |= {"accelerator": "cpu", "default_root_dir": folder, "enable_checkpointing": False, **quiet}
+            lightning.Trainer(max_epochs=2, **options).fit(model := Module(tx), data)
         return [p.detach() for p in model.net.parameters()]
 
     def accelerator(tx: Any, clip: str = "", *limit: float) -> Any:
-        made, net = accelerate.Accelerator(cpu=True), runs.network()
-        net, held = made.prepare(net, optimizer(net, tx))
-        for batch in runs.batches():
+        made, model = accelerate.Accelerator(cpu=True), Module(tx)
+        net, held = made.prepare(model.net, model.configure_optimizers())
+        for batch in data:
             held.zero_grad()
-            made.backward(runs.loss_of(net, batch))
+            made.backward(model.training_step(batch, 0))
             if clip:
                 getattr(made, clip)(net.parameters(), *limit)
             held.step()

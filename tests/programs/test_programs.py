@@ -20,21 +20,16 @@ PROGRAMS = {
     "jax_equinox": ("jax", "optax", "equinox"),
     "jax_haiku": ("jax", "optax", "haiku"),
     "jax_linen": ("jax", "optax", "flax"),
-    "jax_masks": ("jax", "optax"),
     "jax_nnx": ("jax", "optax", "flax"),
-    "jax_schedules": ("jax", "optax"),
     "keras_fit": ("keras", "tensorflow"),
     "keras_train_step": ("keras", "tensorflow"),
     "lightning_module": ("torch", "lightning"),
     "mlx_train": ("mlx",),
-    "port_torch_to_flax": ("torch", "jax", "flax"),
     "tensorflow1_saver": ("tensorflow",),
     "tensorflow_two_optimizers": ("keras", "tensorflow"),
     "torch_amp": ("torch",),
-    "torch_closure": ("torch",),
     "torch_compile": ("torch",),
     "torch_ddp": ("torch",),
-    "torch_groups": ("torch",),
     "torch_schedulers": ("torch",),
 }
 """Each program and its imports."""
@@ -62,9 +57,9 @@ def test_the_programs_are_those_of_the_folder_and_short() -> None:
     assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
 
 
-@slow(XLA, name=("jax_equinox", "jax_haiku", "jax_linen", "jax_schedules"))
+@slow(XLA, name=("jax_equinox", "jax_haiku", "jax_linen"))
 @slow(INDUCTOR, name="torch_compile")
-@slow(TRAINS, name=("keras_fit", "port_torch_to_flax", "huggingface_trainer"))
+@slow(TRAINS, name=("keras_fit", "huggingface_trainer"))
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(OWN_PROCESSES[:2])])
 def test_a_program(name: str) -> None:
     for package in PROGRAMS[name]:

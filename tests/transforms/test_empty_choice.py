@@ -48,13 +48,3 @@ def test_a_tree_of_nothing_but_none(framework: str, name: str) -> None:
         for tree in ({"w": None, "b": [None, None]}, [], {}):
             state = tx.init(tree)
             assert tx.update(tree, state)[0] == tree
-
-
-@pytest.mark.parametrize("name", STATEFUL)
-def test_a_state_goes_to_numpy_and_back(framework: str, name: str) -> None:
-    tx, grads = gx.masked(STATEFUL[name], nothing), tensors(framework, GRADS)
-    _, state = tx.update(grads, tx.init(grads))
-    for moved in (gx.to_numpy(state), gx.to_numpy(state, by_path=True)):
-        again = gx.from_numpy(moved, like=tx.init(grads))
-        assert_bits(again, state)
-        assert_bits(tx.update(grads, again)[0], grads)

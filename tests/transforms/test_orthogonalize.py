@@ -173,18 +173,6 @@ def test_zeros_stay_zero_and_what_is_not_finite_is_nan_for_its_matrix_only(frame
     assert (array(call(framework, mode, lambda g: gx.chain(gx.scale(0.0), PLAIN)([g])[0], stack[0])) == 0).all()
 
 
-@pytest.mark.parametrize("like", ["torch", "keras", "mlx", "optax"])
-def test_guards_of_other_libraries(like: str) -> None:
-    """The peers themselves: test_orthogonalize_peers.py."""
-    x, eps = RNG.standard_normal((3, 4)), 1e-8 if like == "optax" else 1e-7
-    x /= np.linalg.norm(x)
-    for norm in (1.0, 1e-3, 1e-7, 1e-9):
-        wanted = x * norm / (max(norm, eps) if like == "torch" else norm + eps)
-        found = gx.orthogonalize(scale=None, like=like)([x * norm])[0]
-        assert off(found, iterated(wanted, polynomials("jordan", 5))) < 1e-12
-    assert (gx.orthogonalize(like=like)([np.zeros((2, 2))])[0] == 0).all()
-
-
 # --- precision -------------------------------------------------------------------------------------------------------
 
 

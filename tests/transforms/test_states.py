@@ -11,32 +11,6 @@ import pytest
 from trees import Same
 
 import gradxform as gx
-from gradxform.core import state as stateful
-from gradxform.core.transform import Context
-from gradxform.core.tree import Tree
-
-
-@pytest.mark.parametrize("condition", [0.0, 1.0, [0.0, 1.0]])
-def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition: Any) -> None:
-    tx = gx.trace(0.5)
-    grads, flag = [np.float32([2.0, 4.0])], np.array(condition)
-    state = tx.init(grads)
-    view = Tree.read(grads)
-    out, new = stateful.applied_if(view, flag, tx, lambda: view, state, Context(None, {}))
-    assert [leaf.tolist() for leaf in out.results()] == [(flag * grads[0]).tolist()]
-    assert new.trace[0].tolist() == (flag * grads[0]).tolist()
-
-
-@pytest.mark.parametrize("flag", [0.0, 1.0])
-def test_a_condition_that_cannot_be_read_leaves_factors_pending(flag: float) -> None:
-    grads = {"a": np.float32([2.0, np.inf]), "b": np.float32([8.0])}
-    view = Tree.read(grads).scaled(0.5)
-    inside = view.focus((True, False))
-    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.25))  # infinity makes the pending factor NaN
-    out, _ = stateful.applied_if(inside, np.array(flag), tx, lambda: inside, gx.EmptyState(), Context(None, {}))
-    a, b = out.widen(view).results()
-    assert b.tolist() == [4.0]
-    assert np.isnan(a).all() if flag else a.tolist() == [0.0, 0.0]
 
 
 def test_a_chain_names_its_parts_where_a_state_is_not_its_own() -> None:
