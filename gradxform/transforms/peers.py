@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core.group import Group
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
@@ -19,41 +18,27 @@ _LEAST = {"float64": 2.0**-1022, "float16": 2.0**-14}
 """Smallest normal number of a dtype; other dtypes use float32's."""
 _WRONG = 1 / 16
 """Relative error above which a library's norm counts as lost to overflow, underflow or too few bits."""
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
 Names = tuple[str, ...]
-"""Names of dtypes."""
-Dtypes = tuple[Names, Sequence[Array]]
-"""The dtypes that a library computes in: one, or one per leaf. With flags, which say whether any device has a gradient
-of each of `_DTYPES`, all that may apply."""
+"""The dtypes that a library computes in: one, or one per leaf."""
 
 
-class Rounding:
+class Rounding(NamedTuple):
     """Rounds a number, or each number of a vector, to the dtypes that a library computes in."""
 
-    def __init__(self, xp: Any, names: Names, flags: Sequence[Array]) -> None:
-        self.xp, self._names, self._flags = xp, names, flags
-
-    def of(self, value: Callable[[str], Any]) -> Any:
-        """Return a function of the dtype, for each number its own."""
-        if not self._flags:
-            return formulas.by_kind(self.xp, self._names, value)
-        half, brain, single, double = self._flags
-        alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
-        found = value(self._names[0])
-        for dtype in self._names[1:]:
-            found = self.xp.where(alone[dtype] > 0.5, value(dtype), found)
-        return found
+    xp: Any
+    names: Names
 
     def __call__(self, x: Array) -> Array:
         """Round to the dtypes themselves."""
-        return self.of(lambda dtype: self.xp.rounded(x, dtype))
+        return formulas.rounded(self.xp, x, dtypes=self.names)
 
     def wide(self, x: Array) -> Array:
         """Round to the dtypes of arithmetic with a Python number: at least float32."""
-        return self.of(lambda dtype: self.xp.rounded(x, dtype if dtype == "float64" else "float32"))
+        wide = tuple([name if name == "float64" else "float32" for name in self.names])
+        return formulas.rounded(self.xp, x, dtypes=wide)
 
 
 # --- the formulas: a factor, and a divisor or none, from the norm n and the limit c; r rounds ------------------------
@@ -167,10 +152,9 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
     view = view.materialized()
     if not (view.chosen or view.groups):
         return view
-    traced = all(group.traced for group in view.groups)
     if peer.of_norms:
         norms, spread = view.norms(peer.ord), view
-        if traced:  # then these are the numbers of all slots
+        if all(group.traced for group in view.groups):  # then these are the numbers of all slots
             spread = view._replace(groups=tuple(group for group in view.groups if not group.by_leaf))
         if view.leaves:
             names = _names_of(view, peer.widens)
@@ -178,10 +162,10 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
         norm = view.norm_of(spread.common(norms, math.inf)[0], peer.ord).value
     else:
         norm = view.global_norm(peer.ord).value
-    dtypes = _of_all(view, peer.widens, () if traced else view.groups)
-    if not view.chosen:  # other devices wait for this one
+    if not view.chosen:  # other devices waited for this one
         return view
-    return _limited(view, peer, norm, _own(view, peer, view.chosen), max_norm, dtypes)
+    names = (_common([view.source.dtypes[i] for i in view.chosen], peer.widens),)
+    return _limited(view, peer, norm, _own(view, peer, view.chosen), max_norm, names)
 
 
 def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None) -> Tree:
@@ -194,11 +178,11 @@ def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
     if axes is not None:
         return _limited_over(view, peer, max_norm, axes, names)
     own = [_own(view, peer, [i]) if active else 0.0 for i, active in enumerate(view.active)]
-    return _limited(view, peer, view.norms(peer.ord).value, view.vector(own), max_norm, (names, ()))
+    return _limited(view, peer, view.norms(peer.ord).value, view.vector(own), max_norm, names)
 
 
-def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Tree:
-    factor, *divisor = _coefficients(view, peer, norm, own, max_norm, dtypes)
+def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, names: Names) -> Tree:
+    factor, *divisor = _coefficients(view, peer, norm, own, max_norm, names)
     divisors = {i: view.backend.compute(formulas.take, each, index=i) for i in view.chosen for each in divisor}
     if peer.divides == "first":
         return view.divided(divisors, peer.function).scaled(factor)
@@ -210,20 +194,19 @@ def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
     view, divisors = view.dense(), {}
     for i in view.chosen:
         norm, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], axes)
-        divisors[i] = _coefficients(view, peer, norm, own, max_norm, ((names[i],), ()))[1]
-    factor = _coefficients(view, peer, 1.0, math.nan, max_norm, (names, ()))[0]
+        divisors[i] = _coefficients(view, peer, norm, own, max_norm, (names[i],))[1]
+    factor = _coefficients(view, peer, 1.0, math.nan, max_norm, names)[0]
     return view.scaled(factor).divided(divisors, peer.function)
 
 
-def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Sequence[Array]:
+def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, names: Names) -> Sequence[Array]:
     """The library's factor, and divisor or none, from the accurate norm and the library's own."""
-    leaves, (names, flags) = _names_of(view) if peer.rounds_factor else (), dtypes
-    return view.backend.compute(_clip, norm, own, max_norm, *flags, dtypes=names, leaves=leaves, peer=peer)
+    leaves = _names_of(view) if peer.rounds_factor else ()
+    return view.backend.compute(_clip, norm, own, max_norm, dtypes=names, leaves=leaves, peer=peer)
 
 
-def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer) -> Any:
-    r = Rounding(xp, dtypes, flags)
-    n = _norm(xp, right, *flags, dtypes=dtypes, peer=peer)
+def _clip(xp: Any, right: Array, own: Array, c: Array, *, dtypes: Names, leaves: Names, peer: Peer) -> Any:
+    r, n = Rounding(xp, dtypes), _norm(xp, right, dtypes=dtypes, peer=peer)
     # The library's norm unless it is wrong, with the derivative of the accurate norm.
     n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
     factor, *divisor = peer.formula(xp, r(n), xp.where(c < 0.0, 0.0, c), r)
@@ -240,14 +223,15 @@ def _own(view: Tree, peer: Peer, places: Sequence[int], axes: tuple[int, ...] | 
     return math.nan if found is None else found
 
 
-def _norm(xp: Any, n: Array, *flags: Array, dtypes: Names, peer: Peer) -> Array:
+def _norm(xp: Any, n: Array, *, dtypes: Names, peer: Peer) -> Array:
     """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
-    r = Rounding(xp, dtypes, flags)
+    r = Rounding(xp, dtypes)
     if peer.ord != 2:
         return r(n)
     inner = r.wide if peer.of_norms else r
     squares = inner(n * n)
-    sound = xp.isfinite(squares) & (squares > r.of(lambda dtype: _LEAST.get(dtype, 2.0**-126)))
+    least = formulas.by_kind(xp, dtypes, lambda dtype: _LEAST.get(dtype, 2.0**-126))
+    sound = xp.isfinite(squares) & (squares > least)
     return r(xp.where(sound, inner(xp.sqrt(xp.where(sound, squares, 1.0))), n))
 
 
@@ -266,14 +250,3 @@ def _common(dtypes: Sequence[str], widens: Names = ()) -> str:
 def _names_of(view: Tree, widens: Names = ()) -> Names:
     """The dtype of each leaf, or of its norm."""
     return tuple([_common([dtype], widens) for dtype in view.source.dtypes])
-
-
-def _of_all(view: Tree, widens: Names, groups: Sequence[Group]) -> Dtypes:
-    """The dtype of the joint norm; in groups whose devices may have others, all that may apply."""
-    own = [view.source.dtypes[i] for i in view.chosen]
-    if not groups:
-        return (_common(own, widens),), ()
-    real = {_REAL.get(dtype, dtype) for dtype in own}
-    asked = [(lambda _, there=dtype in real: float(there), math.inf) for dtype in _DTYPES]
-    names = "float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]
-    return names, view.shared(asked, groups)

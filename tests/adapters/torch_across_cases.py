@@ -56,9 +56,7 @@ def right_on_all(expression: str, split: str, dtype: str, axis: Any = None, watc
         updates, state = tx.update(tree, state, tree)
         distance = table.off({name: array(leaf) for name, leaf in updates.items()}, right[rank()], expression)
         assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
-    more = 0  # for dtypes, and for PyTorch's rounded norms of slices
-    if "global_norm(1.0, like=" in expression:
-        more = 2 if split == "leaves" and "torch" in expression else 1
+    more = int(split == "leaves" and "global_norm(1.0, like='torch')" in expression)  # for rounded norms of slices
     most = table.TRANSFORMS[expression][split == "leaves"] * (2 if axis else 1) + more
     assert watched or max(asked) == most, (expression, split, asked)
     if not table.is_by_leaf(expression) or split == "leaves":
@@ -244,24 +242,6 @@ def _() -> None:
     updates, state = tx.update(mine, tx.init(mine))
     assert int(agree(state.total)) == 0 and updates.keys() == mine.keys()
     assert all(torch.equal(updates[name], leaf) for name, leaf in mine.items())
-    for others in (
-        [torch.float32] * 3,
-        [torch.bfloat16] * 3,
-        [torch.float16, torch.float32, None],
-        [torch.float64] * 3,
-    ):
-        for peer in ("torch", "tensorflow", "keras", "optax", "mlx", "paddle"):
-            kinds = [torch.bfloat16, *others][: world()]
-            whole = {
-                name: torch.tensor([3.7, 5.3][i % 2 : i % 2 + 1]).to(kind) if kind else None
-                for i, (name, kind) in enumerate(zip("abcd", kinds, strict=False))
-            }
-            mine = {name: leaf for i, (name, leaf) in enumerate(whole.items()) if i == rank()}
-            alone = gx.clip_global_norm(1.1, like=peer)
-            wanted = alone({name: array(leaf) if leaf is not None else None for name, leaf in whole.items()})
-            found = gx.across(alone, everyone())(mine)
-            for name in mine:
-                assert_ulp([found[name]], [wanted[name]], 0, what=(peer, kinds))
 
 
 @case("leaves that are the same count as the first process that has any knows them", 4)
