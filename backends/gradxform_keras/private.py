@@ -69,7 +69,7 @@ class Steps(Optimizer):
                 "keras.wrap: there are no gradients; write optimizer.apply(gradients, variables), one for each variable"
             )
         self._gradxform.begin(())
-        with self._gradxform.loss(value):
+        with self._gradxform.during(value=value):
             super().apply(grads, trainable_variables)
         due = self._gradxform.step.due
         if due is not True:
@@ -81,12 +81,12 @@ class Steps(Optimizer):
         if not pairs:
             used = "an iterator such as zip(...) is used up after one pass: write list(zip(gradients, variables))"
             raise ValueError(f"keras.wrap: there are no pairs; {used}")
-        with self._gradxform.loss(value):
+        with self._gradxform.during(value=value):
             return super().apply_gradients(pairs, *given, **named)
 
     def stateless_apply(self, *given: Any, value: Any = None, **named: Any) -> Any:
         """Return updated variables, with the loss."""
-        with self._gradxform.loss(value):
+        with self._gradxform.during(value=value):
             return super().stateless_apply(*given, **named)
 
 

@@ -83,14 +83,14 @@ class Slots:
         self.step.given, self.step.stopped, self.step.due = given, set(), True
 
     @contextlib.contextmanager
-    def loss(self, value: Any) -> Iterator[None]:
-        """Give a step its loss; without one, it is that of the step around it."""
-        before = self.step.value
-        self.step.value = before if value is None else value
+    def during(self, **given: Any) -> Iterator[None]:
+        """Give a step its loss, or what else concerns it; without one, it is that of the step around it."""
+        before = {name: getattr(self.step, name) for name in given}
+        vars(self.step).update((name, value) for name, value in given.items() if value is not None)
         try:
             yield
         finally:
-            self.step.value = before
+            vars(self.step).update(before)
 
     def state(self, copied: bool = False) -> Any:
         """The current state, as backend arrays or copies."""
@@ -99,8 +99,7 @@ class Slots:
 
     def _summed(self, grads: Sequence[Any]) -> Sequence[Any]:
         """One gradient per variable; sums over the replicas of a TensorFlow strategy."""
-        given = dict(zip(self.step.given, grads, strict=True))
-        slots: Sequence[Any] = [given.get(place) for place in range(len(self.variables))]
+        slots: Sequence[Any] = put([None] * len(self.variables), self.step.given, grads)
         if self.backend.name == "tensorflow":
             from gradxform_tensorflow import replicas
 
@@ -170,16 +169,12 @@ class Slots:
         """Apply what an unfinished window holds; with a transform of updates, the optimizer takes no step."""
         check_waits("keras.wrap", self.tx)
         zeros = [keras.ops.zeros_like(_value_of(variable)) for variable in self.variables]
-        self.step.flushes = True
-        try:
-            if self.on == GRADIENTS:
-                optimizer.apply(zeros, self.variables)
-            else:
-                self.begin(range(len(zeros)))
-                self.transformed(zeros)
-                self.finish()
-        finally:
-            self.step.flushes = False
+        if self.on == GRADIENTS:
+            optimizer.apply(zeros, self.variables)
+        else:
+            self.begin(range(len(zeros)))
+            self.transformed(zeros)
+            self.finish()
 
     def restore(self, state: Any) -> None:
         """Continue with a state from elsewhere."""

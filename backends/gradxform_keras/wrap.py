@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -206,7 +207,7 @@ class Transforming(private.Steps):
         Raises:
             TypeError: The transform has no `accumulate`.
         """
-        with self._gradxform.loss(value):
+        with self._gradxform.during(value=value, flushes=True):
             self._gradxform.flush(self)
 
     def __repr__(self) -> str:
@@ -273,7 +274,7 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     made._gradxform = Slots(tx, on)
     for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
-            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
+            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(f"inner_optimizer.{name}"))
     if optimizer.built:
         made.build(private.variables_of(optimizer))
     return made
@@ -281,19 +282,8 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
 
 def _of_inner(name: str) -> property:
     """That of the optimizer inside: `Model.compile` puts a `LossScaleOptimizer` around it for "mixed_float16"."""
-
-    def get(self: Any) -> Any:
-        inner = self.inner_optimizer
-        if not isinstance(inner, Transforming):
-            raise AttributeError(
-                f"{type(self).__name__!r} has no {name!r}: {inner.name} was not wrapped by gx.keras.wrap"
-            )
-        return getattr(inner, name)
-
-    def put(self: Any, value: Any) -> None:
-        setattr(self.inner_optimizer, name, value)
-
-    return property(get, put)
+    *_, own = name.split(".")
+    return property(operator.attrgetter(name), lambda self, value: setattr(self.inner_optimizer, own, value))
 
 
 def _is_bookkeeping(name: str, value: Any) -> bool:
