@@ -29,8 +29,8 @@ _LARGE = 1 << 11
 """Below so many elements, `np.where` is faster than a selection by bits."""
 _RARE = 32
 """Conditions that are met, or missed, by a smaller share than one in so many are predicted well."""
-_MANY = 12
-"""Fewer arrays are faster one by one."""
+_MANY, _FEW = 12, 512
+"""Fewer arrays, or arrays of more elements, are faster one by one."""
 _BLOCK = 1 << 13
 """Elements of a block in float64. Larger temporary arrays go back to the system, and their pages are made anew."""
 _ROW = 256
@@ -246,7 +246,7 @@ def _norms(leaves: Sequence[Any], ord: float) -> Any:
         return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     found, alone = np.empty(len(leaves)), set(range(len(leaves)))
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
-        for _, places in threads.together(leaves, [None] * len(leaves)):
+        for _, places in threads.together(leaves, [None if leaf.size <= _FEW else ... for leaf in leaves]):
             flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
             found[places] = _norms_together(flat, [leaves[i].size for i in places])
             alone.difference_update(places)
