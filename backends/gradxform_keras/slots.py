@@ -190,11 +190,11 @@ class Slots:
         if due is True:
             update()
         elif self.step.replicas > 1:
+            from gradxform_tensorflow import replicas
+
             raise ValueError(
                 f"keras.wrap: {self.tx!r} skips steps, which an optimizer under a tf.distribute strategy with several "
-                "replicas cannot do; use a LossScaleOptimizer against infinities, or call a "
-                "gx.tensorflow.GradientProcessor in one strategy.run, and apply its gradients in another one if "
-                "gx.has_updated(processor)"
+                f"replicas cannot do; use a LossScaleOptimizer against infinities, or {replicas.ADVICE}"
             )
         elif self.backend.name != "jax":
             keras.ops.cond(due, lambda: _nothing(update()), lambda: None)

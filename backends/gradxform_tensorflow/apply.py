@@ -60,10 +60,8 @@ def apply(
     """
     tx = as_transformation("tensorflow.apply", tx, grads_and_vars, "gx.tensorflow.apply(tx, grads_and_vars)")
     if tx.stateful:
-        raise TypeError(
-            f"tensorflow.apply: tx must be stateless, got {tx!r}; use gx.tensorflow.GradientProcessor(tx, variables), "
-            "which keeps the state in tf.Variables"
-        )
+        advice = "use gx.tensorflow.GradientProcessor(tx, variables), which keeps the state"
+        raise TypeError(f"tensorflow.apply: tx must be stateless, got {tx!r}; {advice}")
     gradients, variables = zip(*read("tensorflow.apply", grads_and_vars), strict=True)
     holder = Holder(tx, backend, list(map(path_of, variables)), variables)
     made = transformed("tensorflow.apply", holder, gradients, None, Context(params, {}))
@@ -83,16 +81,12 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any
             the message names it.
     """
     if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
-        raise TypeError(
-            f"{what}: grads_and_vars must be (gradient, variable) pairs, got {short(grads_and_vars)}; write "
-            "list(zip(tape.gradient(loss, variables), variables))"
-        )
+        got = f"got {short(grads_and_vars)}; write list(zip(tape.gradient(loss, variables), variables))"
+        raise TypeError(f"{what}: grads_and_vars must be (gradient, variable) pairs, {got}")
     pairs, seen = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)], set[int]()
     if not pairs:
-        raise ValueError(
-            f"{what}: there are no pairs; an iterator such as zip(...) is used up after one pass: "
-            "write list(zip(gradients, variables))"
-        )
+        advice = "an iterator such as zip(...) is used up after one pass: write list(zip(gradients, variables))"
+        raise ValueError(f"{what}: there are no pairs; {advice}")
     for gradient, variable in pairs:
         if identity_of(variable) in seen:
             raise ValueError(f"{what}: the variable {path_of(variable)!r} is in two pairs; add its gradients first")
@@ -150,12 +144,9 @@ def _is_variable(item: Any) -> bool:
 def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         inside = pair if isinstance(pair, (tuple, list)) else [pair]
-        names = [path_of(item) for item in inside if _is_variable(item)]
-        whose = f", of the variable {names[0]!r}," if names else ""
-        raise TypeError(
-            f"{what}: item {i} of grads_and_vars{whose} is not a (gradient, variable) pair: {short(pair)}; "
-            "write list(zip(gradients, variables))"
-        )
+        names = "".join([f", of the variable {path_of(item)!r}," for item in inside if _is_variable(item)][:1])
+        wrong = f"is not a (gradient, variable) pair: {short(pair)}; write list(zip(gradients, variables))"
+        raise TypeError(f"{what}: item {i} of grads_and_vars{names} {wrong}")
     gradient, variable = pair
     if _is_variable(gradient) and not _is_variable(variable):
         raise TypeError(f"{what}: pair {i} has the variable {path_of(gradient)!r} first; write (gradient, variable)")

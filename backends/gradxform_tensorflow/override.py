@@ -18,6 +18,7 @@ from gradxform.core.tree import Tree
 from gradxform_tensorflow import private
 from gradxform_tensorflow.kernels import backend
 
+_CALLED = "tensorflow.override_gradients"
 _numbers = itertools.count()
 
 
@@ -55,18 +56,14 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
     """
     tx = as_transformation("tensorflow.gradient_function", tx)
     if tx.stateful:
-        raise TypeError(
-            "tensorflow.gradient_function: tx must be stateless, since a backward pass cannot keep a state, got "
-            f"{tx!r}; transform the gradients after the backward pass instead"
-        )
+        advice = "a backward pass cannot keep a state; transform the gradients after it"
+        raise TypeError(f"tensorflow.gradient_function: tx must be stateless, got {tx!r}: {advice}")
 
     @tf.autograph.experimental.do_not_convert
     def gradient(op: Any, *upstream: Any) -> Any:
         if len(op.inputs) != len(upstream):
-            raise ValueError(
-                f"tensorflow.gradient_function: the op {op.name!r} of type {op.type} has {len(op.inputs)} inputs and "
-                f"{len(upstream)} outputs; it must have one input per output, like Identity"
-            )
+            wrong = f"has {len(op.inputs)} inputs and {len(upstream)} outputs, but must have one input per output"
+            raise ValueError(f"tensorflow.gradient_function: the op {op.name!r} of type {op.type} {wrong}")
         paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
         view = Tree.of(backend, upstream, list(upstream), lambda: paths)
         results = list(upstream) if not view.leaves else tx.rule(view, None, Context(None, {}))[0].results()
@@ -114,19 +111,15 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
         `tf.Graph.gradient_override_map`.
     """
     if tf.executing_eagerly():
-        raise RuntimeError(
-            "tensorflow.override_gradients: eager execution ignores gradient overrides; use gx.on_backward(tx)(x), or "
-            "move the context and its ops into a tf.function"
-        )
+        advice = "use gx.on_backward(tx)(x), or move the context and its ops into a tf.function"
+        raise RuntimeError(f"{_CALLED}: eager execution ignores gradient overrides; {advice}")
     names = {}
     for kind, tx in overrides.items():
         if not isinstance(kind, str):
-            raise TypeError(f"tensorflow.override_gradients: the type of an op must be a str, got {kind!r}")
+            raise TypeError(f"{_CALLED}: the type of an op must be a str, got {kind!r}")
         if not private.has_op(kind):
-            raise ValueError(
-                f"tensorflow.override_gradients: TensorFlow has no op of type {kind!r}; write a type such as 'Identity'"
-            )
-        names[kind] = _Name(_registered(as_transformation("tensorflow.override_gradients", tx)))
+            raise ValueError(f"{_CALLED}: TensorFlow has no op of type {kind!r}; write a type such as 'Identity'")
+        names[kind] = _Name(_registered(as_transformation(_CALLED, tx)))
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with graph.gradient_override_map(names):
@@ -136,7 +129,7 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
         _refuse()
     _check_functions(graph, made, names)
     for kind in set(names).difference(op.type for op in made):
-        warnings.warn(f"tensorflow.override_gradients: no op of type {kind!r} was made in the context", stacklevel=3)
+        warnings.warn(f"{_CALLED}: no op of type {kind!r} was made in the context", stacklevel=3)
 
 
 @functools.cache
@@ -154,11 +147,9 @@ def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> N
     for whose, name in waiting:  # which the loop extends
         for node in library.pop(name, ()):
             if node.op in names and private.GRADIENT_OVERRIDE not in node.attr:
-                raise RuntimeError(
-                    f"tensorflow.override_gradients: the branch, loop or function {whose!r} has the op {node.name!r} "
-                    f"of type {node.op!r}, but does not inherit gradient overrides; open the context inside it, or use "
-                    "gx.on_backward(tx)(x)"
-                )
+                which = f"the branch, loop or function {whose!r} has the op {node.name!r} of type {node.op!r}, but"
+                advice = "does not inherit gradient overrides; open the context inside it, or use gx.on_backward(tx)(x)"
+                raise RuntimeError(f"{_CALLED}: {which} {advice}")
             waiting += [(whose, inner) for inner in _functions(node)]
 
 
@@ -183,7 +174,5 @@ class _Name(str):
 
 
 def _refuse() -> None:
-    raise RuntimeError(
-        "tensorflow.override_gradients: a tf.GradientTape in the same function ignores gradient overrides; use "
-        "gx.on_backward(tx)(x) or tf.gradients, or open the tape around the function call"
-    )
+    advice = "use gx.on_backward(tx)(x) or tf.gradients, or open the tape around the function call"
+    raise RuntimeError(f"{_CALLED}: a tf.GradientTape in the same function ignores gradient overrides; {advice}")

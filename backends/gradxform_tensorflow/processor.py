@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform.backend.errors import short
+from gradxform.backend.errors import wrong_type
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import Holder, extra_of
 from gradxform.core.leaves import put
@@ -17,9 +17,11 @@ from gradxform.core.transform import Context
 from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import check_waits, is_due
-from gradxform_tensorflow import private, running
+from gradxform_tensorflow import private, replicas, running
 from gradxform_tensorflow.apply import identity_of, read, transformed, variables_of
 from gradxform_tensorflow.kernels import backend
+
+_CALLED = "tensorflow.GradientProcessor"
 
 
 class GradientProcessor(tf.Module):
@@ -65,9 +67,8 @@ class GradientProcessor(tf.Module):
     def __init__(self, tx: GradientTransformation, variables: Any, name: str | None = None) -> None:
         """Create the variables of the initial state."""
         super().__init__(name=name)
-        call = "gx.tensorflow.GradientProcessor(tx, variables)"
-        self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
-        given = variables_of("tensorflow.GradientProcessor", variables)
+        self.tx = as_transformation(_CALLED, tx, variables, f"gx.{_CALLED}(tx, variables)")
+        given = variables_of(_CALLED, variables)
         self._slots = _Slots(self.tx, given, getattr(variables, "variables", ()))
         likes = [(x.shape, tf.as_dtype(x.dtype).base_dtype.name) for x in given]  # a TF1 reference refers to a dtype
         first = self._slots.start(self._slots.init_like(likes))
@@ -82,11 +83,9 @@ class GradientProcessor(tf.Module):
     @state.setter
     def state(self, state: Any) -> None:
         if not tf.executing_eagerly():
-            raise RuntimeError(
-                "tensorflow.GradientProcessor: set the state eagerly, since in a graph nothing would run it. In a "
-                "Session, save and restore the variables with tf.compat.v1.train.Saver"
-            )
-        self._assign(matched("tensorflow.GradientProcessor", state, self.state))
+            advice = "in a Session, save and restore the variables with tf.compat.v1.train.Saver"
+            raise RuntimeError(f"{_CALLED}: set the state eagerly, since in a graph nothing would run it; {advice}")
+        self._assign(matched(_CALLED, state, self.state))
 
     def __repr__(self) -> str:
         """Show the transform and the number of variables."""
@@ -113,17 +112,17 @@ class GradientProcessor(tf.Module):
         self, grads_and_vars: Iterable[tuple[Any, Any]], context: Context
     ) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
-        what, old = "tensorflow.GradientProcessor", self.state
-        pairs = read(what, grads_and_vars)
+        old, pairs = self.state, read(_CALLED, grads_and_vars)
         gradients, places = self._slots.spread(pairs)
-        made = transformed(what, self._slots, gradients, old, context)
+        made = transformed(_CALLED, self._slots, gradients, old, context)
         graph = _plain_graph()
         self._slots.latest = graph, made.state if graph else None
         # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies(list(self._slots.arrays(old).values())):
             assigned = self._assign(made.state)
         with tf.control_dependencies(assigned):
-            results = [_after(result) for result in made.gradients]
+            wait = (lambda result: result) if tf.executing_eagerly() else tf.identity
+            results = [result if result is None else wait(result) for result in made.gradients]
         both = zip(places, pairs, strict=True)
         return [(results[place], variable) for place, (_, variable) in both if place not in made.stopped], made.state
 
@@ -152,15 +151,10 @@ class GradientProcessor(tf.Module):
             ValueError: As in a call; or steps may be skipped in a graph under a strategy with several replicas.
         """
         if callable(getattr(grads_and_vars, "apply_gradients", None)):
-            raise TypeError(
-                "tensorflow.GradientProcessor: the arguments are the other way round; write "
-                "processor.apply_gradients(optimizer, grads_and_vars)"
-            )
+            advice = "write processor.apply_gradients(optimizer, grads_and_vars)"
+            raise TypeError(f"{_CALLED}: the arguments are the other way round; {advice}")
         if not callable(getattr(optimizer, "apply_gradients", None)):
-            raise TypeError(
-                "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
-                f"{short(optimizer)} of type {type(optimizer).__name__}"
-            )
+            raise wrong_type(_CALLED, "an optimizer with apply_gradients", optimizer)
         return self._applied(optimizer, *self._transformed(grads_and_vars, Context(params, extra_of(value))))
 
     @tf.autograph.experimental.do_not_convert
@@ -177,7 +171,7 @@ class GradientProcessor(tf.Module):
         Raises:
             TypeError: The transform has no `accumulate`.
         """
-        check_waits("tensorflow.GradientProcessor", self.tx)
+        check_waits(_CALLED, self.tx)
         zeros = [(tf.zeros_like(variable), variable) for variable in self._slots.variables]
         found, new = self._transformed(zeros, Context(None, extra_of(value), flushes=True))
         return found if optimizer is None else self._applied(optimizer, found, new)
@@ -199,9 +193,8 @@ class GradientProcessor(tf.Module):
         context = tf.distribute.get_replica_context()
         if context is None or context.num_replicas_in_sync > 1:
             raise ValueError(
-                "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
-                "replicas cannot skip steps; call the processor in one strategy.run, and apply its gradients in "
-                "another one if gx.has_updated(processor)"
+                f"{_CALLED}: an optimizer in a graph under a tf.distribute strategy with several replicas cannot skip "
+                f"steps; {replicas.ADVICE}"
             )
         if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
             with tf.init_scope():  # Keras makes its variables here; TensorFlow 1's optimizers leave a branch themselves
@@ -258,29 +251,21 @@ class _Slots(Holder):
         """A TensorFlow 1 graph and the state after the step in it; elsewhere the variables give the same."""
         self.places = {identity_of(variable): i for i, variable in enumerate(variables)}
         if not variables:
-            raise ValueError(
-                "tensorflow.GradientProcessor: variables must not be empty; build the model first: "
-                "model.build(shape), or a first call"
-            )
+            advice = "build the model first: model.build(shape), or a first call"
+            raise ValueError(f"{_CALLED}: variables must not be empty; {advice}")
         for i, (variable, path) in enumerate(zip(variables, self.paths, strict=True)):
             if self.places[identity_of(variable)] != i:
-                raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
+                raise ValueError(f"{_CALLED}: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():
-                raise ValueError(
-                    f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
-                )
+                raise ValueError(f"{_CALLED}: the shape of the variable {path!r} is unknown: {variable.shape}")
 
     def spread(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[int]]:
         """One gradient per variable (None if missing), and the position of each pair."""
-        places = []
         for _, variable in pairs:
             if identity_of(variable) not in self.places:
-                raise ValueError(
-                    f"tensorflow.GradientProcessor: it was not made for the variable {path_of(variable)!r}; "
-                    f"its variables are {', '.join(self.paths)}; for others write "
-                    "gx.tensorflow.GradientProcessor(tx, variables)"
-                )
-            places.append(self.places[identity_of(variable)])
+                own = f"its variables are {', '.join(self.paths)}; for others write gx.{_CALLED}(tx, variables)"
+                raise ValueError(f"{_CALLED}: it was not made for the variable {path_of(variable)!r}; {own}")
+        places = [self.places[identity_of(variable)] for _, variable in pairs]
         return put([None] * len(self.variables), places, [gradient for gradient, _ in pairs]), places
 
 
@@ -289,8 +274,3 @@ def _variable(leaf: Any, path: str) -> Any:
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
     name = "".join(c if c.isalnum() else "_" for c in path) or "state"
     return tf.Variable(np.asarray(leaf), trainable=False, name=name, aggregation=first)
-
-
-def _after(gradient: Any) -> Any:
-    """A gradient that waits for the control dependencies."""
-    return gradient if gradient is None or tf.executing_eagerly() else tf.identity(gradient)

@@ -11,6 +11,11 @@ from gradxform.core.leaves import put
 from gradxform_tensorflow import private
 
 AXIS = "replicas"
+ADVICE = (
+    "call a gx.tensorflow.GradientProcessor in one strategy.run, and apply its gradients in another one if "
+    "gx.has_updated(processor)"
+)
+"""What to write where an optimizer cannot skip steps."""
 
 
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
@@ -25,14 +30,10 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
     if axis != AXIS:
         raise ValueError(f"across: in TensorFlow, axis must be {AXIS!r} (the replicas of a strategy), got {axis!r}")
     if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-        raise ValueError(
-            f"across: {AXIS!r} are there within strategy.run alone; call the transformation in its function"
-        )
+        raise ValueError(f"across: {AXIS!r} are within strategy.run alone; call the transformation in its function")
     if not tf.distribute.has_strategy():
-        raise ValueError(
-            f"across: there are no {AXIS!r} here; call the transformation in strategy.run(step) of a tf.distribute "
-            "strategy, or leave across out"
-        )
+        advice = "call the transformation in strategy.run(step) of a tf.distribute strategy, or leave across out"
+        raise ValueError(f"across: there are no {AXIS!r} here; {advice}")
 
 
 def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
