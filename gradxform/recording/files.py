@@ -25,9 +25,6 @@ FORMAT = "1"
 _KEY = "gradxform.record"
 _NAME = re.compile(r"step_(\d+)\.safetensors")
 Shape = tuple[int, ...]
-_PLAIN = {"framework": str, "norms_only": bool, "complex128": list}
-_ITEMS = {"versions": str, "order": list, "dtypes": dict, "shapes": dict}
-"""The types of fields of the metadata, and those of the items of dicts."""
 _STORED = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64", "complex128": "F64"}
 """Dtypes that the format does not call by a letter and their bits; a complex128 is two numbers."""
 
@@ -184,34 +181,37 @@ def _read_about(text: str, stored: Mapping[str, tuple[Shape, str]]) -> dict[str,
         about = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    about = _typed("the description", about, dict)
-    for field, kind in _PLAIN.items():
-        _typed(field, about.get(field), kind)
-    for field, kind in _ITEMS.items():
-        for name, item in _typed(field, about.get(field), dict).items():
-            _typed(f"{field} of {name}", item, kind)
-    pairs = about["complex128"]
-    if not all(isinstance(key, str) and key in stored and stored[key][0][-1:] == (2,) for key in pairs):
-        raise ValueError("complex128 names arrays that have no real and imaginary part")
-    about["complex128"] = set(pairs)
-    printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
-    for name, paths in about["order"].items():
-        shapes, dtypes = (about[field].get(name, {}) for field in ("shapes", "dtypes"))
-        if any(not isinstance(path, str) for path in paths) or sorted(paths) != sorted(shapes):
-            raise ValueError(f"order and shapes of {name} have other paths")
-        printable(paths)
+    match about:
+        case {
+            "framework": str(framework),
+            "versions": dict(versions),
+            "norms_only": bool(norms_only),
+            "complex128": list(complex128),
+            "order": dict(order),
+            "dtypes": dict(dtypes),
+            "shapes": dict(shapes),
+        }:
+            printable([framework, *versions, *versions.values(), *order, *complex128])
+            about["complex128"] = pairs = set(complex128)
+        case _:
+            raise ValueError(f"it lacks a field: {about!r:.80}")
+    for name, paths in order.items():
+        match paths, dtypes.get(name), shapes.get(name):
+            case list(), dict(kinds), dict(sizes) if sorted(map(str, paths)) == sorted(sizes):
+                printable(paths)
+            case _:
+                raise ValueError(f"order, dtypes and shapes of {name} have other paths")
         for path in paths:
             key = key_of(name, path)
-            dtype = _typed(f"the dtype of {key}", dtypes.get(path), str)
-            if key not in stored:
-                raise ValueError(f"the array {key!r} is not there")
-            shape, kept = stored[key]
-            shape = shape[:-1] if key in about["complex128"] else shape
-            shapes[path] = _shape(key, shapes[path])
-            if shape != ((2,) if about["norms_only"] else shapes[path]):
-                raise ValueError(f"the array {key!r} has the shape {shape} and is said to have {shapes[path]}")
-            if not about["norms_only"] and kept != _stored(dtype):
-                raise ValueError(f"the array {key!r} is {kept} and is said to be {dtype!r:.40}")
+            match kinds.get(path), sizes[path], stored.get(key):
+                case str(dtype), list(given), (shape, kept) if all(type(size) is int and size >= 0 for size in given):
+                    sizes[path] = tuple(given)
+                case wrong:
+                    raise ValueError(f"{key!r} is not there, or said to be no array: {wrong!r:.80}")
+            full = (*sizes[path], 2) if key in pairs else sizes[path]
+            wanted = ((2,), kept) if norms_only else (full, _stored(dtype))
+            if (shape, kept) != wanted:
+                raise ValueError(f"the array {key!r} is {kept} {shape}, and is said to be {dtype!r:.40} {sizes[path]}")
     return about
 
 
@@ -222,20 +222,8 @@ def printable(texts: Iterable[str], where: str = "", advice: str = "") -> None:
         ValueError: the first such text.
     """
     for text in texts:
-        if not all(x.isprintable() or category(x) == "Zs" for x in text):
+        if not (isinstance(text, str) and all(x.isprintable() or category(x) == "Zs" for x in text)):
             raise ValueError(f"{where}{text!r:.200} has characters that cannot be printed{advice}")
-
-
-def _typed(what: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"{what} is {value!r:.40}, not a {kind.__name__}")
-    return value
-
-
-def _shape(key: str, given: Any) -> Shape:
-    if not isinstance(given, list) or not all(type(size) is int and size >= 0 for size in given):
-        raise ValueError(f"the shape of {key!r} is {given!r:.40}")
-    return tuple(given)
 
 
 def _stored(dtype: str) -> str:
