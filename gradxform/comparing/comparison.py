@@ -97,18 +97,16 @@ class Comparison:
         judged, tree = self.judged[self.tree], self.tree
         until = f"before step {judged.first} all" if judged.first is not None else "all"
         before = [level for step, level in judged.levels.items() if judged.first is None or step < judged.first]
-        level, what = f"at most {max(before, default=0.0):.1e}", f"the {tree}"
-        if self.a.norms_only or self.b.norms_only:
-            what = f"the norms of {tree}, without their values,"
+        level, norms = f"at most {max(before, default=0.0):.1e}", self.a.norms_only or self.b.norms_only
         if self.tolerance is not None:
             return f"{until} differences are within the tolerance of {self.tolerance:g}: {level}."
         if not before:
             count = len(judged.bad[self.steps[0]])
             return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
-        end = "; no gradients were compared" * (tree == "parameters")
-        if not any(before) and until == "all":
-            return f"{what} are equal in every element{end}."
-        return f"{until} differences of {what} are rounding: {level}, which {judged.arithmetic.name} explains{end}."
+        end = "; no gradients were compared" * (tree == "parameters") + "; only norms were compared" * norms
+        if not any(before) and not norms and until == "all":
+            return f"the {tree} are equal in every element{end}."
+        return f"{until} differences are rounding: {level}, which {judged.arithmetic.name} explains{end}."
 
 
 class Side(NamedTuple):
@@ -146,20 +144,21 @@ class Evidence(Comparison):
         # How far factors may be apart that are one.
         self.slack = max(constants.ALIKE, self.limit / 2)
         self.norms_only = self.a.norms_only or self.b.norms_only
-        # By pairs, the place of a run with two biases, whose sum is the bias of the other, and the second of them.
-        self.sums: dict[int, tuple[int, View]] = {}
+        # The biases of one run that are the sum of two in the other, PyTorch's recurrent layers have.
+        self.sums = set[int]()
         self.sides = self._side(0, self.a), self._side(1, self.b)
         # The pairs that are no mere noise there.
         self.significant = [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
 
     def _side(self, place: int, recording: Recording) -> Side:
         there = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
-        alone = [path for path in (self.alignment.alone_a, self.alignment.alone_b)[place] if path in there]
-        seconds = {path.replace("bias_ih", "bias_hh"): path for path in alone if "bias_ih" in path}
-        found = {i: pair.views[place] for i, pair in enumerate(self.pairs) if pair.views[place].path in seconds}
-        self.sums |= {i: (place, view._replace(path=seconds.pop(view.path))) for i, view in found.items()}
-        known = {view.path for _, view in self.sums.values()}
-        return Side(place, "AB"[place], "BA"[place], recording, [path for path in alone if path not in known])
+        alone = {path: path for path in (self.alignment.alone_a, self.alignment.alone_b)[place] if path in there}
+        twins = {path.replace("bias_ih", "bias_hh"): path for path in alone if "bias_ih" in path}
+        for i, path in enumerate(pair.views[place].path for pair in self.pairs):
+            if path in twins:
+                self.sums.add(i)
+                alone.pop(twins[path], None)
+        return Side(place, "AB"[place], "BA"[place], recording, [*alone])
 
     @property
     def worst_pair(self) -> int:

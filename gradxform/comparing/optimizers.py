@@ -108,13 +108,8 @@ def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
 
 Numbers = tuple[str, ...]
 _LINEAR: tuple[Numbers, ...] = ("rate",), ("rate", "decay"), ("rate", "l2")
-_ADAPTIVE: tuple[Numbers, ...] = (
-    ("rate",),
-    ("rate", "epsilon"),
-    ("rate", "decay"),
-    ("rate", "epsilon", "decay", "product"),
-)
-"""The numbers that are solved for, the fewest first; the product is that of epsilon and decay."""
+_ADAPTIVE: tuple[Numbers, ...] = ("rate",), ("rate", "epsilon"), ("rate", "decay")
+"""The numbers that are solved for, the fewest first."""
 
 
 def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Setting:
@@ -126,7 +121,7 @@ def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Sett
     best, moves, p, inside = setting, run.moves, run.parameters, setting.place == INSIDE
     first, root, hat = _parts(setting, run)
     of_l2 = _parts(setting, run._replace(gradients=p))[0] if setting.family == "SGD" else 0.0
-    columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "product": p / hat, "l2": of_l2}
+    columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "l2": of_l2}
     wanted = moves * root
     if inside:
         wanted, columns = wanted**2, {"rate": first**2, "epsilon": -(moves**2)}
@@ -140,7 +135,6 @@ def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Sett
             rates = np.median((wanted / first)[:, ::2], axis=1)
         else:
             found = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
-            found.pop("product", None)
             if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
                 continue
             rates = np.array([found.pop("rate") ** (0.5 if inside else 1.0)])
@@ -207,14 +201,3 @@ def _with_l2(settings: list[Setting], run: Run) -> Setting:
         each = {s[:7]: s for s in sorted(fits, key=_error, reverse=True)}  # with its best number
         best, spread = sorted(each.values(), key=_error)[:left], spread**0.3
     return best[0]
-
-
-def nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:
-    """The two settings, one of each list, that have the most in common; of those, the ones that fit best."""
-
-    def unlike(pair: tuple[Setting, Setting]) -> float:
-        one, other = pair
-        low, high = sorted((one.epsilon, other.epsilon))
-        return sum(x != y for x, y in zip(one[:7], other[:7], strict=True)) + 0.5 * (high > 1.1 * low)
-
-    return min(itertools.product(ones, others), key=unlike)

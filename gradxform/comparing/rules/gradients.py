@@ -31,31 +31,27 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             explains = frozenset(lost) if e.step in (None, step) else None  # what parts later follows from it
             since = "" if step == e.steps[0] else f" from step {step} on"
             text = f"{side.name} has no gradient for {e.some(lost)}{since}, and {side.other} has: frozen, or not used?"
-            lasting = _lasting(e, step)
-            text += _steps([at for at in lasting if {*lost} <= {*_without_gradient(e, side, at)}], lasting)
+            text += _held(e, step, [at for at in e.steps if {*lost} <= {*_without_gradient(e, side, at)}])
             yield proven("frozen", text, step, e.labels(lost), {}, explains)
 
 
 def _without_gradient(e: Evidence, side: Side, step: int) -> list[int]:
     """The pairs that one run alone lacks at a step, or that differ where the runs part and whose gradient is zero."""
-    row, own, shapes = e.rows[e.tree][step], side.place, [each.recording.shapes(step, e.tree) for each in e.sides]
-    zero = [i for i in e.bad if step >= e.at and any(row[i].norms) and not (row[i].norms[own] or row[i].nonfinite[own])]
-    absent = [(i, e.pairs[i].views) for i, d in enumerate(row) if not d.size]
-    return sorted(
-        [
-            *zero,
-            *(
-                i
-                for i, views in absent
-                if views[1 - own].path in shapes[1 - own] and views[own].path not in shapes[own]
-            ),
-        ]
-    )
+    row, own, bad = e.rows[e.tree][step], side.place, e.bad if step >= e.at else []
+    there = [each.recording.shapes(step, e.tree).keys() for each in e.sides]
+    zero = [i for i in bad if row[i].norms[1 - own] and not (row[i].norms[own] or row[i].nonfinite[own])]
+    has = {
+        i: [view.path in x for view, x in zip(e.pairs[i].views, there, strict=True)]
+        for i, d in enumerate(row)
+        if not d.size
+    }
+    return sorted([*zero, *(i for i, sides in has.items() if sides[1 - own] and not sides[own])])
 
 
-def _lasting(e: Evidence, begin: int) -> list[int]:
-    """Some steps from one on."""
-    return [step for step in e.steps if step >= begin][: len(e.later)]
+def _held(e: Evidence, begin: int, held: Sequence[int]) -> str:
+    """At how many of some steps from one on something holds."""
+    steps = [step for step in e.steps if step >= begin][: len(e.later)]
+    return _steps([step for step in steps if step in held], steps)
 
 
 # --- clips ------------------------------------------------------------------------------------------------------------
@@ -305,9 +301,9 @@ def alone(e: Evidence) -> Iterator[Finding]:
         unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
         if lacking:
             text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
-            steps = _lasting(e, e.steps[0])
-            held = [step for step in steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
-            yield proven("missing", text + _steps(held, steps), e.steps[0], tuple(lacking))
+            trained = [step for step in e.steps if {*lacking} <= side.recording.shapes(step, "gradients").keys()]
+            text += _held(e, e.steps[0], trained)
+            yield proven("missing", text, e.steps[0], tuple(lacking))
     if unaligned:
         paths = [f"{path} in {name}" for path, name in unaligned]
         text = (

@@ -1,4 +1,4 @@
-"""Rules for optimizers: gradients that agree, and parameters that do not move alike."""
+"""The rule for optimizers: gradients that agree, and parameters that do not move alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradxform.comparing import constants
 from gradxform.comparing.comparison import SAMPLE, Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.layouts import few
-from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
+from gradxform.comparing.optimizers import Run, Setting, settings_of
 
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 """Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
@@ -32,40 +32,31 @@ class Parting(NamedTuple):
     bad: list[int]
 
 
-def _moves(e: Evidence, step: int, after: int, unit: float) -> Iterator[tuple[int, Moves, float, float]]:
-    """The moves of all leaves whose gradients are no noise, where they are large enough to be exact.
-
-    With how far the gradients before them are apart, in the median of their elements, and how far the moves are, beyond
-    the rounding of two parameters in two runs.
-    """
-    for i in range(len(e.pairs)):
-        there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
-        if not there or e.is_noise(i, "gradients", step):
-            continue
-        one, other = e.both(i, "gradients", step, most=SAMPLE)
-        before, later = (e.both(i, "parameters", at, most=SAMPLE) for at in (step, after))
-        a, b = (x - y for x, y in zip(before, later, strict=True))
-        p, scale = before[0], np.maximum(np.abs(a), np.abs(b))
-        large = scale > constants.ROOM * unit * np.maximum(np.abs(p), 1e-30)
-        exact = large & (np.abs(one) > constants.CANCELS * np.sqrt((one**2).mean()))
-        if exact.any():
-            apart = np.median((np.abs(one - other) / np.abs(one))[exact])
-            gap = np.median(((np.abs(a - b) - 8 * unit * np.abs(p)) / scale)[exact])
-            yield i, (a[exact], b[exact]), float(apart), float(gap)
-
-
 def _parting(e: Evidence) -> Parting | None:
-    """Where parameters move apart though the gradients agree, if they do."""
-    arithmetic = e.coarsest("parameters")
-    least = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget)
-    apart: dict[int, float] = {}
-    for step, after in itertools.pairwise(e.steps):
-        if e.step is not None and step >= e.step:
-            return None
+    """Where parameters move apart though the gradients agree, if they do.
+
+    Moves are those of all leaves whose gradients are no noise, where they are large enough to be exact. They are apart
+    if most are much further apart than the gradients before, beyond the rounding of two parameters in two runs.
+    """
+    arithmetic, apart = e.coarsest("parameters"), dict[int, float]()
+    least, unit = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget), arithmetic.unit
+    for step, after in itertools.pairwise(step for step in e.steps if e.step is None or step <= e.step):
         moves, bad = dict[int, Moves](), []
-        for i, move, near, far in _moves(e, step, after, arithmetic.unit):
-            moves[i], apart[i] = move, max(apart.get(i, least), near)
-            bad += [i] * (far > constants.AMPLIFIED * apart[i])
+        for i in range(len(e.pairs)):
+            there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
+            if not there or e.is_noise(i, "gradients", step):
+                continue
+            one, other = e.both(i, "gradients", step, most=SAMPLE)
+            before, later = (e.both(i, "parameters", at, most=SAMPLE) for at in (step, after))
+            a, b = (x - y for x, y in zip(before, later, strict=True))
+            size, scale = np.abs(before[0]), np.maximum(np.abs(a), np.abs(b))
+            large = scale > constants.ROOM * unit * np.maximum(size, 1e-30)
+            exact = large & (np.abs(one) > constants.CANCELS * np.sqrt((one**2).mean()))
+            if exact.any():
+                moves[i], near = (a[exact], b[exact]), float(np.median((np.abs(one - other) / np.abs(one))[exact]))
+                apart[i] = max(apart.get(i, least), near)
+                far = np.median(((np.abs(a - b) - 8 * unit * size) / scale)[exact])
+                bad += [i] * bool(far > constants.AMPLIFIED * apart[i])
         if bad:
             return Parting(step, after, moves, bad)
         if step != e.steps[0]:
@@ -76,20 +67,27 @@ def _parting(e: Evidence) -> Parting | None:
 
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    found = _parting(e) if {"gradients", "parameters"} <= set(e.rows) else None
-    if found is not None:
-        made = (rule(e, found) for rule in (_still, _settings, _factor, _unknown))
-        yield from itertools.islice(filter(None, made), 1)
+    at = _parting(e) if {"gradients", "parameters"} <= set(e.rows) else None
+    if at is not None and (found := _still(e, at) or _settings(e, at) or _unknown(e, at)):
+        yield found
 
 
 def _unknown(e: Evidence, at: Parting) -> Finding | None:
-    """Moves that no setting predicts."""
-    why = "there are too few elements to tell how"
-    if _runs(e, at.bad):
-        why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
-    text = f"The gradients agree, and the parameters move otherwise from step {at.step} on: other optimizers, or what "
-    text += f"is done to gradients after they are recorded; {why}."
-    return Finding("optimizer", text, at.step, e.labels(at.bad)) if at.after - at.step == 1 else None
+    """Moves that no setting predicts, one number times as large or not."""
+    ratios = np.concatenate([b[a != 0] / a[a != 0] for a, b in at.moves.values()])
+    low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
+    alike = high - low <= min(constants.SAME_RATIO * abs(middle), abs(middle - 1) / constants.BETTER)
+    text = "The gradients agree, and "
+    if alike and len(ratios) >= constants.OPTIMIZER_ELEMENTS and len(at.bad) == len(at.moves):
+        text += f"B moves its parameters {number(middle)} times as far at step {at.step}: another learning rate, a "
+        text += "schedule, another optimizer, or a clip or a scale after the gradients are recorded."
+        return Finding("learning_rate", text, at.step, (), {"factor": middle})
+    if at.after - at.step > 1:
+        return None
+    why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
+    why = why if _runs(e, at.bad) else "there are too few elements to tell how"
+    text += f"the parameters move otherwise from step {at.step} on: other optimizers, or what is done to gradients "
+    return Finding("optimizer", f"{text}after they are recorded; {why}.", at.step, e.labels(at.bad))
 
 
 def _still(e: Evidence, at: Parting) -> Finding | None:
@@ -99,9 +97,17 @@ def _still(e: Evidence, at: Parting) -> Finding | None:
         still = [i for i in at.bad if i not in moving]
         if not still:
             continue
-        pattern = [any(_has_moved(e, i, side.place, *steps) for i in still) for steps in itertools.pairwise(e.steps)]
-        later = (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after)
-        begun, period = next(later, None), _period(pattern)
+
+        def has_moved(steps: tuple[int, int], places: list[int] = still, place: int = side.place) -> bool:
+            there = (i for i in places if all(e.has(i, "parameters", step) for step in steps))
+            pairs = ([e.both(i, "parameters", step, most=SAMPLE)[place] for step in steps] for i in there)
+            return any(not np.array_equal(*pair) for pair in pairs)
+
+        pattern = [*map(has_moved, itertools.pairwise(e.steps))]
+        begun = next(
+            (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after), None
+        )
+        period = _period(pattern)
         if begun is not None and not moving and not period and (made := _settings(e, at)):
             return made
         why = "frozen, not in the optimizer, or no step is taken yet (a warm-up from zero, accumulated gradients)"
@@ -120,11 +126,6 @@ def _period(pattern: Sequence[bool]) -> int:
     """How many steps there are from one that moves parameters to the next; zero if that changes, or is one."""
     every = range(2, len(pattern) // 2 + 1)
     return next((n for n in every if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
-
-
-def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
-    there = e.has(i, "parameters", step) and e.has(i, "parameters", later)
-    return there and not np.array_equal(*(e.both(i, "parameters", at, most=SAMPLE)[side] for at in (step, later)))
 
 
 def _runs(e: Evidence, bad: list[int]) -> list[Run]:
@@ -158,7 +159,7 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     if not runs or not all(candidates):
         return None
-    pair = nearest(*candidates)
+    pair = _nearest(*candidates)
     found = {field: both for field in _FIELDS if (both := _unequal(field, *pair))}
     alike, first = pair[0].family == pair[1].family, next(iter(found), "")
     if not first:
@@ -186,6 +187,15 @@ def _is_proven(setting: Setting, count: int, budget: float) -> bool:
     """
     alike = setting.epsilon if setting.family == "Adagrad" else setting.family == "SGD" and setting.beta1 and count < 3
     return count > 1 and setting.error <= budget and not alike
+
+
+def _nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:
+    """The two settings, one of each list, that have the most in common; of those, the ones that fit best."""
+
+    def unlike(pair: tuple[Setting, Setting]) -> float:
+        return sum(x != y for x, y in zip(*(s[:7] for s in pair), strict=True)) + 0.5 * len(_unequal("epsilon", *pair))
+
+    return min(itertools.product(ones, others), key=unlike)
 
 
 _NONE = Setting._field_defaults
@@ -221,18 +231,3 @@ def _words(s: Setting, field: str) -> str:
         return f"{what} {('outside of the root', 'before the bias correction', 'under the root')[value]}"
     times = f" of the parameters a step, {value / (s.rates[0] or math.inf):.2g} times the learning rate"
     return f"{what} {value:.3g}{times * (field == 'decay')}" if value != _NONE[field] else f"no {what} that shows"
-
-
-def _factor(e: Evidence, at: Parting) -> Finding | None:
-    """Moves that are one number times as large, between two steps: which has many causes."""
-    ratios = np.concatenate([b[a != 0] / a[a != 0] for a, b in at.moves.values()])
-    if len(ratios) < constants.OPTIMIZER_ELEMENTS or len(at.bad) < len(at.moves):
-        return None
-    low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
-    if high - low > min(constants.SAME_RATIO * abs(middle), abs(middle - 1) / constants.BETTER):
-        return None
-    why = "another learning rate" if at.step == e.steps[0] else "a rate that changes there, after they moved alike"
-    when = f"at step {at.step}" if at.after - at.step == 1 else f"from step {at.step} to {at.after}"
-    text = f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}: either {why}, "
-    text += "another optimizer, or a clip or a scale after the gradients are recorded. More steps in a row would tell."
-    return Finding("learning_rate", text, at.step, (), {"factor": middle})

@@ -33,10 +33,8 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
     """One run in a lower precision, by its dtypes: a remark on what is taken for rounding."""
     one, other = (coarsest(side.dtypes(e.steps[0], e.tree).values()) for side in (e.a, e.b))
     if one != other:
-        text = (
-            f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {e.arithmetic.budget:.2g} "
-        )
-        text += "are taken for rounding."
+        limit = f"differences of up to {e.arithmetic.budget:.2g} are taken for rounding."
+        text = f"The {e.tree} are {one.name} in A and {other.name} in B: {limit}"
         yield proven("precision", text, e.steps[0], (), {"unit": e.arithmetic.unit}, frozenset(), is_fault=False)
 
 
@@ -110,16 +108,14 @@ def _rounding(e: Evidence) -> str:
 def vague(e: Evidence) -> Iterator[Finding]:
     """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
     fits, exact = _rounding(e), e.tolerance is None
-    close = constants.CLOSE * e.arithmetic.unit
-    places = e.bad or [i for i in e.significant if exact and e.row[i].relative > close]
+    places = e.bad or [i for i in e.significant if exact and e.row[i].relative > constants.CLOSE * e.arithmetic.unit]
     if not places:
         return
     distances, many = [e.row[i] for i in places], len(e.bad) > len(e.significant) / 2
     large = [d for d in distances if d.size >= constants.LARGE] or distances
-    there = [d for d in large if d.difference and d.norms[0]]
     # between differences and gradients; low for rounding, which has no direction
-    directions = [0.0, *(abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in there)]
-    largest, directed = max(d.relative for d in distances), max(directions) >= constants.DIRECTED
+    directions = [abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in large if d.difference and d.norms[0]]
+    largest, directed = max(d.relative for d in distances), max(directions, default=0.0) >= constants.DIRECTED
     one, other = (e.total(e.at, place) or math.inf for place in (0, 1))
     similarity = math.fsum(d.cosine * (d.norms[0] / one) * (d.norms[1] / other) for d in e.row)
     ratio = other / one if math.isfinite(one + other) else 0.0
@@ -142,22 +138,16 @@ def vague(e: Evidence) -> Iterator[Finding]:
         kind, text = "unknown", f"{begin}, and no rule knows their cause."
     else:
         return
-    numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
-    yield Finding(kind, text + _where_to_look(e), e.at, e.labels(places), numbers)
-
-
-def _where_to_look(e: Evidence) -> str:
-    """When it began, and where to look, by the losses."""
-    since = "" if e.begins else f" {_agreed(e)}: either something changes then (a schedule, the data), or the "
-    since += "" if e.begins else "optimizers move the parameters otherwise."
-    values = e.losses.get(e.at, (math.nan, math.nan))
+    if not e.begins:
+        text += f" {_agreed(e)}: either something changes then (a schedule, the data), or the optimizers move the "
+        text += "parameters otherwise."
+    one, other = e.losses.get(e.at, (math.nan, math.nan))
     if e.loss_gap(e.at) and (e.begins or "parameters" in e.rows):  # else the parameters may differ
-        return (
-            f"{since} The losses differ too ({' and '.join(unequal(*values))}): look at the way forward, and the loss."
-        )
-    close = constants.CLOSE * e.arithmetic.unit * max(map(abs, values))  # the rounding of a sum
-    agree = abs(values[0] - values[1]) <= close
-    return since + " The losses agree: look first at the way back, and at what follows it." * agree
+        text += f" The losses differ too ({' and '.join(unequal(one, other))}): look at the way forward, and the loss."
+    elif abs(one - other) <= constants.CLOSE * e.arithmetic.unit * max(abs(one), abs(other)):  # the rounding of a sum
+        text += " The losses agree: look first at the way back, and at what follows it."
+    numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
+    yield Finding(kind, text, e.at, e.labels(places), numbers)
 
 
 def where(e: Evidence) -> Iterator[Finding]:
