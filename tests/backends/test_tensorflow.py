@@ -238,25 +238,6 @@ def test_in_map_fn_and_while_loop() -> None:
     assert_ulp(tf.vectorized_map(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
 
 
-def test_autograph_converts_no_library_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorflow.python.autograph.impl import api
-
-    rewritten, true = [], api._TRANSPILER.transform
-
-    def transform(function: Any, *args: Any) -> Any:
-        rewritten.append(function.__module__)
-        return true(function, *args)
-
-    monkeypatch.setattr(api._TRANSPILER, "transform", transform)
-
-    @tf.function
-    def step(gradient: Any) -> Any:
-        return gx.chain(gx.clip_value(high=tf.constant([3.0, 3.0])), gx.clip_norm(1.0, axes=-1))(gradient)
-
-    assert_ulp(step(tf.constant([3.0, 4.0])), f32(0.5**0.5, 0.5**0.5))
-    assert rewritten == [__name__]
-
-
 @pytest.mark.parametrize("wide", ["gradient", "parameter"])
 def test_a_weight_in_a_tensor_beside_an_array_of_another_width(wide: str) -> None:
     rng = np.random.default_rng(0)

@@ -224,3 +224,12 @@ def test_a_radius_that_is_none() -> None:
             gx.cagrad([[np.ones(2)]], c)
     with pytest.raises(TypeError, match="cagrad: c must be a real number"):
         gx.cagrad([[np.ones(2)]], "1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 8])
+def test_upgrad_beside_torchjd(count: int, torch: Any) -> None:
+    """The authors' library of UPGrad, without regularization."""
+    aggregation, linalg = (pytest.importorskip(f"torchjd.{name}") for name in ("aggregation", "linalg"))
+    rows = torch.from_numpy(np.random.default_rng(count).normal(size=(count, 2 * count - 1)).round(2))
+    wanted = aggregation.UPGrad(projector=linalg.QuadprogProjector(norm_eps=0.0, reg_eps=0.0))(rows)
+    np.testing.assert_allclose(gx.upgrad([[row] for row in rows])[0].numpy(), wanted.numpy(), rtol=0, atol=1e-13)

@@ -17,6 +17,7 @@ from support import (
     XLA,
     array,
     arrays,
+    assert_bits,
     assert_ulp,
     by_inductor,
     call,
@@ -112,6 +113,46 @@ def test_bounds_broadcast_along_the_last_axes(framework: str) -> None:
     assert np.isnan(run(framework, gx.clip_value(high=tensors(framework, f32(np.nan, 1))), [f32(3, 4)])[0][0])
     with pytest.raises(ValueError, match=r"\(2,\).*\(2, 3\)"):
         run(framework, gx.clip_value(high=tensors(framework, f32(1, 2))), [leaf])
+
+
+AT, LOW, HIGH = np.float32([-3.0, 0.5, 3.0]), np.float32(1.0), np.float32(-1.0)
+
+
+@by_inductor
+@pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
+def test_the_upper_of_two_reversed_bounds_wins(framework: str, mode: str, numbers: str) -> None:
+    """Also where compiled code closes over them."""
+    low, high = tensors(framework, [np.asarray(LOW), np.asarray(HIGH)])
+    tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
+    found = call(framework, mode, lambda x: tx([x]), AT)
+    assert_bits(found, tensors(framework, [np.full_like(AT, -1.0)]))
+
+
+def test_bounds_in_order_and_equal(framework: str) -> None:
+    low, high = tensors(framework, [np.asarray(HIGH), np.asarray(LOW)])
+    tx = gx.clip_value(low=low, high=high)
+    for _ in range(2):
+        assert_bits(tx([tensors(framework, AT)]), tensors(framework, [np.clip(AT, -1.0, 1.0)]))
+    assert_bits(
+        gx.clip_value(low=low, high=low)([tensors(framework, AT)]), tensors(framework, [np.full_like(AT, -1.0)])
+    )
+
+
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ("jax", "tensorflow")])
+def test_traced_bounds_have_no_values(framework: str) -> None:
+    def clipped(x: Any, low: Any, high: Any) -> Any:
+        return gx.clip_value(low=low, high=high)([x])
+
+    found = call(framework, "compiled", clipped, AT, np.asarray(LOW), np.asarray(HIGH))
+    assert_bits(found, tensors(framework, [np.full_like(AT, -1.0)]))
+
+
+def test_a_bound_that_is_a_schedule() -> None:
+    tx = gx.clip_value(low=lambda step: step - 1.0, high=0.5)
+    state = tx.init([AT])
+    for low in (-1.0, 0.0, 0.5):  # in the last step it is above the upper one
+        updates, state = tx.update([AT], state)
+        assert updates[0].tolist() == [low, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(("framework", "mode"), [(f, "eager") for f in FRAMEWORKS] + [("tensorflow", "compiled")])

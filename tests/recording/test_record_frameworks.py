@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import python
 from test_record import kept
 
 import gradxform as gx
@@ -40,20 +39,6 @@ def test_a_traced_step_says_what_to_write(tmp_path: Path, jax: Any) -> None:
         jax.jit(lambda i: recorder(i, loss=i))(0)
     with pytest.raises(TypeError, match="has no values for NumPy"):
         jax.jit(lambda x: recorder(0, loss=x))(0.0)
-
-
-def test_sharded_arrays(tmp_path: Path, jax: Any) -> None:
-    code = f"""
-import jax, numpy as np, gradxform as gx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-mesh = Mesh(np.array(jax.devices()), ("data",))
-w = jax.device_put(np.arange(8.0, dtype="float32"), NamedSharding(mesh, PartitionSpec("data")))
-assert len(w.sharding.device_set) == 2
-gx.record({str(tmp_path)!r})(0, gradients={{"w": w}})
-"""
-    found = python("-c", code, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    assert found.returncode == 0, found.stderr
-    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["w"], np.arange(8.0))
 
 
 def test_states_of_flax(tmp_path: Path, nnx: Any) -> None:

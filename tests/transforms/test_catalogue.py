@@ -23,6 +23,7 @@ from support import (
     INDUCTOR,
     INF,
     MODES,
+    MOST,
     NAN,
     STATEFUL,
     XLA,
@@ -64,7 +65,7 @@ def tree(text: str, dtype: Any = np.float32) -> Any:
 
 
 SPIKE = 1.5e25 + 4 / ((1e30 - 1.5e25) / 0.5e25) * 0.5e25
-MOST = repr(float(np.finfo(np.float32).max))
+LARGEST = repr(float(np.finfo(np.float32).max))
 ADAGC, IDENTITY = gx.clip_adagc(2.0, 0.5, warmup=1, max_norm=10.0), gx.identity()
 FEEDBACK = gx.error_feedback(gx.chain(gx.freeze("c"), gx.clip_value(1.0)))
 # A transform, its gradients and updates step by step, and if necessary fields of the last state and a distance in ULP.
@@ -124,7 +125,7 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         gx.clip_percentile(100.0, 4), "1 1 -> 1 1; 3e38 3e38 -> 1 1", {"count": np.int32([1])}, 2
     ),
     **{
-        f"{tx} of a norm {words}": (tx, f"{MOST} {other} -> {MOST} {other}", {"count": np.int32([count])})
+        f"{tx} of a norm {words}": (tx, f"{LARGEST} {other} -> {LARGEST} {other}", {"count": np.int32([count])})
         for tx in (gx.clip_percentile(50.0, 3), gx.clip_zscore(1.0, 0.9, 2))
         for words, other, count in (("near the largest", 8e34, 1), ("beyond", 1e35, 0))
     },
@@ -498,18 +499,30 @@ def test_a_result_that_the_user_keeps_is_not_written_to() -> None:
     assert gx.elementwise(lambda g: g.astype(np.float64))([np.float32([1.0])])[0].dtype == np.float32
 
 
-# --- axes ------------------------------------------------------------------------------------------------------------
+def test_axes_of_units_given_by_number() -> None:
+    grad = np.array([[1.0, 3.0, 5.0], [2.0, 6.0, 4.0]])
+    for axes in ((1,), (-1,), 1):
+        assert gx.centralize(axes=axes)([grad])[0].tolist() == [[-2.0, 0.0, 2.0], [-2.0, 2.0, 0.0]]
+        (clipped,) = gx.clip_adaptive(0.5, axes=axes)([grad], params=[np.ones((2, 3))])
+        np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), [0.5 * 3**0.5] * 2, rtol=1e-15)
+    with pytest.raises(ValueError, match=r"axes \(1, -1\) must be different axes of '0' of shape \(2, 3\)"):
+        gx.centralize(axes=(1, -1))([grad])
 
 
-def test_axes_by_name_number_and_path() -> None:
-    kernel = {"dense": {"kernel": np.ones((2, 3)), "bias": np.ones(3)}}
-    by_path = {"dense/*": "keras"}, lambda path, leaf: "keras" if "dense" in path else None
-    same = [
-        gx.clip_adaptive(0.1, axes=axes)(kernel, params=kernel)["dense"]["kernel"]
-        for axes in ("keras", 0, -2, (0,), *by_path)
-    ]
-    for other in same[1:]:
-        np.testing.assert_array_equal(same[0], other)
+def test_what_is_broadcast_to_a_large_leaf_keeps_its_place() -> None:
+    grad = np.random.default_rng(0).standard_normal((300, 200))
+    np.testing.assert_allclose(gx.centralize()([grad])[0], grad - grad.mean(axis=1, keepdims=True), atol=1e-15)
+
+
+# inductor takes seconds for each of the four; the same formula is compiled there in test_table.py
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_infinite_parameters_allow_anything_but_times_zero(framework: str, mode: str, dtype: str) -> None:
+    grads, params = np.array([[3.0, 4.0], [3.0, 4.0]], dtype), np.array([[np.inf, 2.0], [3.0, 4.0]], dtype)
+    for clipping, wanted in ((2.0, [[3.0, 4.0], [3.0, 4.0]]), (0.0, [[np.nan, np.nan], [0.0, 0.0]])):
+        tx = gx.clip_adaptive(clipping, axes="torch")
+        found = call(framework, mode, lambda g, p, tx=tx: tx({"w": g}, {"w": p})["w"], grads, params)
+        np.testing.assert_array_equal(found, wanted)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -960,3 +973,31 @@ def test_none_in_one_tree_counts_as_zero() -> None:
     assert gx.mean([{"w": np.ones(1), "v": None}, {"w": None, "v": None}]) == {"w": np.array([0.5]), "v": None}
     both = gx.pcgrad([{"w": np.ones(1), "v": np.ones(1)}, {"w": None, "v": -np.ones(1)}], 0)
     assert (both["w"].tolist(), both["v"].tolist()) == ([1.5], [-0.5])
+
+
+def test_merged_trees_keep_their_dtype() -> None:
+    trees = [[np.float16([1.0, 2.0]), np.float64([1.0])], [np.float16([3.0, 5.0]), np.float64([2.0])]]
+    sums = [[4.0, 7.0], [3.0]]
+    for found, wanted in ((gx.mean(trees), [[2.0, 3.5], [1.5]]), (gx.sum(trees), sums), (gx.pcgrad(trees, 0), sums)):
+        assert [leaf.dtype for leaf in found] == [np.float16, np.float64]
+        assert [leaf.tolist() for leaf in found] == wanted
+
+
+def test_a_seed_that_is_an_array_has_two_words() -> None:
+    trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
+    for seed in (5, -1, -(2**40), 2**31 + 9, 2**33 + 7, 2**40 + 1):
+        for like in (np.array(seed), np.int64(seed)):
+            assert gx.pcgrad(trees, like)[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for seed in range(2**60, 2**60 + 8):
+        assert gx.pcgrad(trees, np.array(seed))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for what in (None, object(), True, 1.0, "1", np.ones(2), np.array(5.0), np.float32(5.0), np.bool_(True)):
+        with pytest.raises(TypeError, match="seed must be an int"):
+            gx.pcgrad(trees, what)
+
+
+def test_an_example_of_zeros_is_not_clipped() -> None:
+    grads = {"w": np.array([[0.0, 0.0], [3.0, 4.0]]), "b": np.zeros((2, 1))}
+    sums, count = gx.per_example_clip_global_norm(grads, 0.5)
+    np.testing.assert_allclose(sums["w"], [0.3, 0.4], rtol=4e-15)
+    assert int(count) == 1
+    assert {path: int(number) for path, number in gx.per_example_clip_norm(grads, 0.5)[1].items()} == {"w": 1, "b": 0}

@@ -76,22 +76,6 @@ def test_gradients_may_have_another_dtype_and_be_sparse(torch: Any) -> None:
     assert found.tolist() == [[0.0, 0.0], [12.0, 0.0]]
 
 
-def test_in_masks_schedules_and_other_transforms() -> None:
-    updates, gradients = {"a": UPDATES, "b": UPDATES}, {"a": GRADIENTS, "b": GRADIENTS}
-    tx = gx.chain(gx.masked(gx.cautious(), "a"), gx.measure(gx.clip_norm(1e9)))
-    found, _ = tx.update(updates, tx.init(updates), gradients=gradients)
-    assert_bits(found["b"], UPDATES)
-    assert_ulp(found["a"], f32(0.6, 0.0, 1.2, 0.0))
-    tx = gx.cautious(eps=lambda step: 1.0 / (1.0 + step))
-    state = tx.init([UPDATES])
-    for wanted in (0.3, 0.6):
-        found, state = tx.update([UPDATES], state, gradients=[GRADIENTS])
-        assert_ulp(found[0][:1], f32(wanted))
-    tx = gx.skip_nonfinite(gx.cautious())
-    found, _ = tx.update([UPDATES], tx.init([UPDATES]), None, gradients=[GRADIENTS])
-    assert_ulp(found[0], f32(0.6, 0.0, 1.2, 0.0))
-
-
 def test_in_place_in_numpy() -> None:
     updates = UPDATES.copy()
     gx.numpy.apply_(gx.cautious(), [updates], gradients=[GRADIENTS])
