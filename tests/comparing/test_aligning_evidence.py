@@ -153,12 +153,13 @@ def test_copies_of_one_weight_are_told_apart_by_names_and_order(tmp_path: Path) 
         (["fc1", "fc2", "fc3"], ["dense_7", "dense_8", "dense_9"]),
         (["layers.0", "layers.2", "layers.4"], ["layers_0", "layers_1", "layers_2"]),
         (["h.1.mlp", "h.2.mlp", "h.10.mlp"], ["h_0/mlp", "h_1/mlp", "h_2/mlp"]),
+        (["h.1.mlp", "h.2.mlp", "h.3.mlp"], ["h_9/mlp", "h_10/mlp", "h_11/mlp"]),
     ],
 )
 def test_numbers_are_counted_where_they_begin(a: list[str], b: list[str], tmp_path: Path) -> None:
     """Names alone: nothing in the values tells the three apart."""
     one = {f"{module}.weight": random(E, E, seed=k) for k, module in enumerate(a)}
-    other = {f"{module}/kernel": random(E, E, seed=k + 40) for k, module in enumerate(b)}
+    other = dict(sorted((f"{module}/kernel", random(E, E, seed=k + 40)) for k, module in enumerate(b)))
     found = aligned(tmp_path, one, other)
     assert [pair.b.path for pair in found.pairs] == [f"{module}/kernel" for module in b]
     assert {pair.how for pair in found.pairs} == {"names"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,6 +21,7 @@ from gradxform.recording.reading import Recording
 
 Both = tuple[Leaf, Leaf]
 Keyed = tuple[Any, Leaf]
+_first = operator.itemgetter(0)
 
 
 class Alignment(NamedTuple):
@@ -224,10 +226,8 @@ def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     sides, found = (a, b), list[Both]()
     for key in (names.without_numbers, tuple):
         modules = (names.without_common([leaf.about.module for leaf in side]) for side in sides)
-        named = (
-            [(leaf, key(module)) for leaf, module in zip(*both, strict=True)]
-            for both in zip(sides, modules, strict=True)
-        )
+        pairs = (sorted(zip(keys, side, strict=True), key=_first) for keys, side in zip(modules, sides, strict=True))
+        named = ([(leaf, key(module)) for module, leaf in side] for side in pairs)
         found += _zipped(map(_in_modules, named), alone=key is tuple)
         sides = _without(sides, [{both[side] for both in found} for side in (0, 1)])
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
