@@ -15,8 +15,7 @@ from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding, some
 from gradxform.comparing.layouts import apart, few, reals
 from gradxform.comparing.mapping import Pair, View
-from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Arithmetic, Judged, Row, coarsest
+from gradxform.comparing.measuring import Arithmetic, Distance, Judged, Row, coarsest
 from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")

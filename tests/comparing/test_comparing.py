@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.comparing.measuring import distance
-from gradxform.comparing.rounding import BY_NAME, judge
+from gradxform.comparing.measuring import BY_NAME, distance, judge
 from gradxform.proof.ulp import ulps
 
 G = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)

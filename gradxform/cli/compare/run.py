@@ -21,8 +21,7 @@ from gradxform.comparing import mapping
 from gradxform.comparing.compare import compare
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
-from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import magnitude, scaled
+from gradxform.comparing.measuring import Distance, magnitude, scaled
 
 _HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
 _SHOWN = 24

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gradxform.comparing import mapping
-from gradxform.comparing.align import names
+from gradxform.comparing.align.leaves import (
+    Leaf,
+    Module,
+    cells_of,
+    in_order,
+    leaves_of,
+    name_of,
+    without_common,
+    without_numbers,
+)
 from gradxform.comparing.align.pairing import Values, equal, paired
-from gradxform.comparing.align.parts import Leaf, cells_of, leaves_of
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import Layout, Shape
@@ -119,7 +127,7 @@ class _Matching:
         self.add("equal parameters and order", self.by_values("parameters", alone=False))
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
             for key in (_kind, lambda leaf: leaf.size):
-                sides = ([leaf for leaf in _network_order(side) if len(leaf.shape) >= axes] for side in self.left)
+                sides = ([leaf for leaf in in_order(side) if len(leaf.shape) >= axes] for side in self.left)
                 found = _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
                 may = self.possible()
                 self.add("shape alone", [both for both in found if may(*both) and _may_meet(*both)])
@@ -143,7 +151,7 @@ class _Matching:
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
-        led: dict[names.Module, dict[names.Module, float]] = {}
+        led: dict[Module, dict[Module, float]] = {}
         for one, other, sure in self.made:
             ends, end = led.setdefault(one.about.module, {}), other.about.module
             ends[end] = max(sure, ends.get(end, 0.0))
@@ -172,8 +180,8 @@ class _Matching:
         equals, may = self.equal(tree), self.possible()
         near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
         ends = {other: group for group in near.values() for other in group}
-        ones = [(near[leaf], leaf) for leaf in _network_order(self.left[0]) if near.get(leaf)]
-        others = [(ends[leaf], leaf) for leaf in _network_order(self.left[1]) if leaf in ends]
+        ones = [(near[leaf], leaf) for leaf in in_order(self.left[0]) if near.get(leaf)]
+        others = [(ends[leaf], leaf) for leaf in in_order(self.left[1]) if leaf in ends]
         return _zipped((ones, others), alone)
 
     def are_renumbered(self) -> bool:
@@ -213,7 +221,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
         old = next((old for old in around if old in given), None)
         if old is not None:
             new = given[old] + leaf.name[len(old) :]
-            end = others.get(new) or others.get(names.read(new, len(leaf.shape)))
+            end = others.get(new) or others.get(name_of(new, len(leaf.shape)))
             if end is not None:
                 yield leaf, end
 
@@ -224,8 +232,8 @@ def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     Numbers count from 0 or 1, with gaps or on from another model: fc1 and fc2 are dense and dense_1.
     """
     sides, found = (a, b), list[Both]()
-    for key in (names.without_numbers, tuple):
-        modules = (names.without_common([leaf.about.module for leaf in side]) for side in sides)
+    for key in (without_numbers, tuple):
+        modules = (without_common([leaf.about.module for leaf in side]) for side in sides)
         pairs = (sorted(zip(keys, side, strict=True), key=_first) for keys, side in zip(modules, sides, strict=True))
         named = ([(leaf, key(module)) for module, leaf in side] for side in pairs)
         found += _zipped(map(_in_modules, named), alone=key is tuple)
@@ -233,13 +241,9 @@ def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
 
 
-def _in_modules(leaves: Iterable[tuple[Leaf, names.Module]]) -> list[Keyed]:
+def _in_modules(leaves: Iterable[tuple[Leaf, Module]]) -> list[Keyed]:
     """Leaves by their module, role and size."""
     return [((module, leaf.about.role, leaf.size), leaf) for leaf, module in leaves]
-
-
-def _network_order(leaves: Sequence[Leaf]) -> list[Leaf]:
-    return [leaves[place] for place in names.in_order([leaf.name for leaf in leaves])]
 
 
 def _kind(leaf: Leaf) -> tuple[Any, ...]:
@@ -254,17 +258,12 @@ def _may_meet(one: Leaf, other: Leaf) -> bool:
 
 def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]:
     """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
-    groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
-    for side, group in zip(sides, groups, strict=True):
+    groups = defaultdict[Any, tuple[list[Leaf], list[Leaf]]](lambda: ([], []))
+    for place, side in enumerate(sides):
         for key, leaf in side:
-            group.setdefault(key, []).append(leaf)
-    found = [(ones, groups[1].get(key, [])) for key, ones in groups[0].items()]
-    return [
-        both
-        for ones, others in found
-        if len(ones) == len(others) and not (alone and len(ones) > 1)
-        for both in zip(ones, others, strict=True)
-    ]
+            groups[key][place].append(leaf)
+    found = (group for group in groups.values() if len(group[0]) == len(group[1]) == 1 or not alone)
+    return [both for ones, others in found if len(ones) == len(others) for both in zip(ones, others, strict=True)]
 
 
 def _not_aligned(matching: _Matching) -> frozenset[str]:

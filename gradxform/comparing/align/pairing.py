@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
+from gradxform.comparing.align.leaves import Cell, Leaf, cell_at, gates_between
 from gradxform.comparing.constants import CHANCE, HOW_SURE, LEAST_VALUES, OTHER_VALUES, SAME_VALUES, SEEN
 from gradxform.comparing.layouts import SAME, Layout, Shape, blocks, candidates, conventional, cosine, reals
 from gradxform.comparing.mapping import Pair, View

@@ -10,9 +10,8 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.comparison import Evidence
 from gradxform.comparing.findings import Finding, number, proven, unequal
-from gradxform.comparing.layouts import few
-from gradxform.comparing.measuring import stored_as
-from gradxform.comparing.rounding import BY_NAME, coarsest
+from gradxform.comparing.layouts import apart, few
+from gradxform.comparing.measuring import BY_NAME, coarsest, stored_as
 from gradxform.comparing.rules.preconditions import batches
 
 _LEAVES = 16
@@ -82,13 +81,14 @@ def _parameters_agree(e: Evidence) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
     rows = (row for at, row in e.rows[e.tree].items() if at < e.at)
     before = max((float(np.median([d.relative for d in row])) for row in rows), default=0.0)
-    far = []
+    far = [0.0]
     for i in few(e.significant, _LEAVES):
         if all(e.has(i, "parameters", step) for step in (e.steps[0], e.at)):
-            (a, b), starts = (e.both(i, "parameters", step) for step in (e.at, e.steps[0]))
-            moved = a - starts[0]
-            far.append(float(np.linalg.norm(b - starts[1] - moved)) / max(float(np.linalg.norm(moved)), 1e-300))
-    return float(np.median(far or [0.0])) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
+            one, other = (
+                x - y for x, y in zip(*(e.both(i, "parameters", step) for step in (e.at, e.steps[0])), strict=True)
+            )
+            far += [apart(other, one)] if one.any() or other.any() else []
+    return float(np.median(far[1:] or far)) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
 
 
 def precision(e: Evidence) -> Iterator[Finding]:

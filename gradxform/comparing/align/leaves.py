@@ -1,16 +1,93 @@
-"""The leaves of a recording, as they are matched: fused projections and gates as parts, where the other has parts."""
+"""The leaves of a recording, as they are matched.
+
+What their paths say across frameworks: modules under other names, and the role of a leaf in its module. Fused
+projections and gates are parts, where the other recording has parts.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gradxform.comparing.align.names import Name, read
 from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
-from gradxform.functions.conventions import FUSED, GATES, OTHER_GATES
+from gradxform.functions.conventions import ALIASES, FUSED, GATES, OTHER_GATES, ROLES, WRAPPERS
+
+Module = tuple[tuple[str, int], ...]
+"""Names and numbers of modules, from the outermost on."""
+_NONE = -1
+"""The number of a module without one, as of the first of dense, dense_1 and dense_2."""
+
+_LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
+
+
+class Name(NamedTuple):
+    """A path, read."""
+
+    module: Module
+    """The modules around, without wrappers, under one name in all frameworks."""
+    role: str
+    """Of `ROLES`; else the last key, which counts as a module then."""
+
+    @property
+    def kind(self) -> str:
+        """What the leaf may be at least: a matrix where the name is unknown."""
+        return "bias" if self.role.startswith("bias") else self.role if self.is_known else "matrix"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the role is one that the frameworks have a name for."""
+        return self.role in ROLES.values()
+
+
+@lru_cache(maxsize=1 << 18)
+def name_of(path: str, axes: int) -> Name:
+    """The modules and the role that the path of a leaf with so many axes names."""
+    *modules, last = _in_order(path.lower().split("/"))
+    if modules[-1:] == ["dense_h"] and last == "kernel":  # of Flax's recurrent cells
+        last = "weight_hh"
+    if modules[-1:] in (["dense_i"], ["dense_h"]):
+        modules = modules[:-1]
+    if last not in ROLES:
+        return Name(_tokens([*modules, last]), last)
+    return Name(_tokens(modules), "scale" if last == "weight" and axes < 2 else ROLES[last])
+
+
+def _in_order(parts: Sequence[str]) -> list[str]:
+    """The parts of a path, a layer's number and direction in PyTorch's recurrent weights before the name."""
+    match = _LAYER.match(parts[-1])
+    if not match:
+        return list(parts)
+    return [*parts[:-1], match[3], *(["backward"] if match[4] else []), f"{match[1]}_{match[2]}"]
+
+
+def _tokens(modules: Iterable[str]) -> Module:
+    found: list[tuple[str, int]] = []
+    for module in modules:
+        match = re.fullmatch(r"(.*?)_?(\d+)", module)
+        token, number = (match[1], int(match[2])) if match else (module, _NONE)
+        token = "" if token in WRAPPERS else ALIASES.get(token, token)
+        if not token and found and found[-1][1] == _NONE:
+            found[-1] = found[-1][0], number
+        elif token or number != _NONE:
+            found.append((token, number))
+    return tuple(found)
+
+
+def without_common(modules: Sequence[Module]) -> list[Module]:
+    """The modules without those that all of them begin with."""
+    ends = zip(min(modules), max(modules), strict=False) if len(modules) > 1 else ()
+    shared = len([*itertools.takewhile(lambda keys: keys[0] == keys[1], ends)])
+    return [module[shared:] for module in modules]
+
+
+def without_numbers(module: Module) -> Module:
+    """The names of modules alone: fc1 is what dense_1 may be."""
+    return tuple((name, _NONE) for name, _ in module)
+
 
 _MOST_SECTIONS = 256
 _LAST = ("weight", "bias", "kernel")
@@ -29,7 +106,7 @@ class Leaf(NamedTuple):
     @property
     def about(self) -> Name:
         """What the name says."""
-        return read(self.name, len(self.shape))
+        return name_of(self.name, len(self.shape))
 
     @property
     def size(self) -> int:
@@ -46,13 +123,25 @@ class Leaf(NamedTuple):
         yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
 
 
+def in_order(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+    """Leaves in the order of the network: as recorded, or by their numbers if they are merely sorted."""
+    paths = [leaf.name for leaf in leaves]
+    return leaves if paths != sorted(paths) else sorted(leaves, key=lambda leaf: _natural(leaf.name))
+
+
+@lru_cache(maxsize=1 << 18)
+def _natural(path: str) -> list[tuple[int, str]]:
+    """What orders layer2 before layer10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
+
+
 def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Mapping[str, Cell]) -> list[Leaf]:
     """The leaves of a recording that has these cells; fused ones as parts if the other recording has the parts."""
     unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
-    linen = {token for path, shape in unlike.items() for token, _ in read(path, len(shape)).module}
+    linen = {token for path, shape in unlike.items() for token, _ in name_of(path, len(shape)).module}
     has_two_biases, modules = any("bias_ih" in path for path in other), Siblings()
     for path, shape in other.items():
-        module, role = read(path, len(shape))
+        module, role = name_of(path, len(shape))
         if module:
             modules.setdefault((*module[:-1], role == "bias"), {})[module[-1][0]] = math.prod(shape)
     found: list[Leaf] = []
@@ -98,7 +187,7 @@ def _projections(path: str, shape: Shape, other: Siblings) -> Iterator[Leaf]:
 
 def _gates(path: str, shape: Shape, cell: Cell) -> Iterator[Leaf]:
     """The gates of a fused recurrent weight, as Flax's linen cells have them, each a module."""
-    name, last, axis = read(path, 2), path.rpartition("/")[2], cell[0] % len(shape)
+    name, last, axis = name_of(path, 2), path.rpartition("/")[2], cell[0] % len(shape)
     kind = "bias" if name.role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
     side, size = "i" if name.role in ("matrix", "bias of the input") else "h", shape[axis] // len(cell[1])
     modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
