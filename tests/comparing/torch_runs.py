@@ -155,6 +155,7 @@ def train(
     begin: Callable[[Any], None] | None = None,
     after: Callable[[Any, Any], None] | None = None,
     noise: bool = False,
+    norms_only: bool = False,
     **model_options: Any,
 ) -> None:
     """Train and record; `change` gets the gradients by name before they are recorded and applied.
@@ -173,7 +174,7 @@ def train(
             begin(model)
     model = model if dtype is None else model.to(dtype)
     make = OPTIMIZERS[optimizer](model.parameters(), **(options or {}))
-    recorder, batch = gx.record(folder, every=every), batches(network, data)
+    recorder, batch = gx.record(folder, every=every, norms_only=norms_only), batches(network, data)
     for step in range(steps):
         x, y = batch(step + shift)
         if noise:

@@ -66,8 +66,11 @@ def _parting(e: Evidence) -> Parting | None:
 
 
 def update(e: Evidence) -> Iterator[Finding]:
-    """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    at = _parting(e) if {"gradients", "parameters"} <= set(e.rows) else None
+    """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them.
+
+    Norms do not tell how parameters move.
+    """
+    at = None if e.norms_only or not {"gradients", "parameters"} <= set(e.rows) else _parting(e)
     if at is not None and (found := _still(e, at) or _settings(e, at) or _unknown(e, at)):
         yield found
 
