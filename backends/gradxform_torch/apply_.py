@@ -112,7 +112,7 @@ def apply_(
     if flush:
         check_waits("torch.apply_", tx)
         parameters.clear()
-    context = Context(None, extra_of(value), owned=True, flushes=flush)
+    context = Context(parameters.by_key(parameters.variables), extra_of(value), owned=True, flushes=flush)
     made = parameters.on_gradients(state, context, measured=return_norm)
     if not return_norm:
         return made.state

@@ -393,7 +393,8 @@ class Attached:
         if recorder is not None:  # before they are overwritten
             given = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
             gradients = list(to_numpy(dict(zip(paths, given, strict=True))).items())  # pairs keep their order
-        context = Context(None, extra_of(value), found_inf is None, flushes=self._flushes)
+        params = parameters.by_key(variables)
+        context = Context(params, extra_of(value), owned=found_inf is None, flushes=self._flushes)
         if copies is None:
             made = parameters.on_gradients(self._state, context, scale)
             if scale is not None:

@@ -25,14 +25,11 @@ REAL = {torch.float16, torch.bfloat16, torch.float32}
 """Dtypes whose products with a float64 number fit float64."""
 _DOUBLE = {torch.float64, torch.complex128}
 
-Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
-"""Reduces an array over axes, which are kept as ones."""
-
 
 class Batched(foreach.Eager):
     """PyTorch for ordinary tensors on an accelerator, possibly one without float64."""
 
-    def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
+    def norms(self, leaves: Row, ord: float) -> torch.Tensor:
         """The vector of the leaves' norms."""
         largest = ord == math.inf and all([leaf.numel() for leaf in leaves])
         kinds = REAL | {torch.float64} if largest else REAL if ord in (1, 2) else set()
@@ -43,24 +40,25 @@ class Batched(foreach.Eager):
             found = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
         return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in found])
 
-    def groups(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
+    def groups(self, leaves: Row) -> Sequence[Sequence[int]]:
         """Group the leaves of a device; float64 leaves form a group of their own."""
         return list(places_of([(leaf.device, leaf.dtype in _DOUBLE) for leaf in leaves]).values())
 
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
+    def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> torch.Tensor:
         """Return the norms of slices, repeated for each of several leaves' numbers."""
         given = leaves if of is None else split(of[0], of[1], leaves[0])
         each = self._each_norm_over(given, axes, ord)
-        if of is not None and len(each) > 1:
-            each = [norm.expand_as(own) for norm, own in zip(each, given, strict=True)]
-        return each[0] if len(each) == 1 else torch.cat([norm.reshape(-1) for norm in each])
+        if len(each) == 1:
+            return each[0]
+        each = each if of is None else [norm.expand_as(own) for norm, own in zip(each, given, strict=True)]
+        return torch.cat([norm.reshape(-1) for norm in each])
 
-    def _each_norm_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:
+    def _each_norm_over(self, leaves: Row, axes: Axes, ord: float) -> list[torch.Tensor]:
         plain = super().norms_over
         wide = functools.partial(torch.linalg.vector_norm, ord=ord, keepdim=True) if ord in (1, 2, math.inf) else None
         return _reduced(leaves, axes, wide, lambda array, over: plain([array], [over], ord))
 
-    def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
+    def multiply(self, leaves: Row, factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, rounded once."""
         if any([leaf.is_complex() for leaf in leaves]):
             return super().multiply(leaves, factors, inplace)
@@ -71,19 +69,17 @@ class Batched(foreach.Eager):
         each = vector.unbind() if vector.ndim else [vector] * len(leaves)
         return _each(torch.mul, leaves, each, _out(leaves, [inplace] * len(leaves)))
 
-    def multiply_over(
-        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
-    ) -> list[torch.Tensor]:
+    def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Multiply leaves by factors of slices."""
         if any([leaf.is_complex() for leaf in leaves]):
             return super().multiply_over(leaves, axes, factors, inplace)
         return _each(torch.mul, leaves, self._wide(split(leaves, axes, factors), leaves), _out(leaves, inplace))
 
-    def _wide(self, numbers: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _wide(self, numbers: Row, leaves: Row) -> list[torch.Tensor]:
         """The numbers beside leaves, on their devices."""
         return [self.namespace_of(leaf).float64(x) for leaf, x in zip(leaves, numbers, strict=True)]
 
-    def centered(self, leaves: Sequence[torch.Tensor], axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
+    def centered(self, leaves: Row, axes: Axes, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Subtract the means of slices."""
         fit = all(map(_fits, leaves))
         means = _reduced(leaves, axes, functools.partial(torch.sum, keepdim=True) if fit else None, self._mean_over)
@@ -91,7 +87,7 @@ class Batched(foreach.Eager):
             private.foreach_div_(means, list(map(self.count, leaves, axes)))
         return _each(torch.sub, leaves, means, _out(leaves, inplace, wide=True))
 
-    def inner_products(self, columns: Sequence[Sequence[torch.Tensor]], factors: Sequence[Any] | None) -> list[Any]:
+    def inner_products(self, columns: Columns, factors: Given) -> list[Any]:
         """Return inner products, of many small leaves together."""
         found, plain = [], super().inner_products
         for part in parts.of_columns(columns):
@@ -103,41 +99,30 @@ class Batched(foreach.Eager):
         return [self.compute(subsets.total, *each) for each in zip(*found, strict=True)]
 
     def elementwise(
-        self,
-        formula: Formula,
-        columns: Columns,
-        numbers: Row,
-        factors: Given = None,
-        out: Given = None,
-        in_whole: Given = None,
-        **static: Any,
+        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
-        """A formula of each leaf's elements, of many small leaves at a time."""
-        if formula is weighted:
-            found = foreach.combination(columns, numbers, factors, out)
-            if found is not None:
-                return found
-        plain = super().elementwise
+        """A formula of each leaf's elements, of many small leaves at a time; `in_whole` as in `Part.indices`."""
+        found = foreach.combination(columns, numbers, factors, out) if formula is weighted else None
+        if found is not None:
+            return found
+        plain, in_whole, by = super().elementwise, static.pop("in_whole", None), [] if factors is None else [factors]
 
         @functools.cache
         def weights(device: torch.device) -> list[Any]:
             return [1.0 if x is None else namespace.Namespace(device, False).float64(x) for x in numbers]
 
         def kernel(part: parts.Part, row: list[Any]) -> Any:
-            elements, factor = (row, None) if factors is None else (row[:-1], row[-1])
+            elements, own = row[: len(columns)], row[len(columns) :]
             leaf = elements[0]
             if formula is weighted and not leaf.is_complex():
                 first, *others = weights(leaf.device)
-                return _in_registers(elements, [first if factor is None else factor * first, *others])
-            own = None if factor is None else [factor]
-            if factor is not None and not leaf.is_complex():
-                elements, own = [_in_registers([leaf], [factor]), *elements[1:]], None
+                return _in_registers(elements, [first * own[0] if own else first, *others])
+            if own and not leaf.is_complex():
+                elements, own = [_in_registers([leaf], own), *elements[1:]], []
             index = {"index": functools.partial(part.indices, in_whole)} if "index" in static else {}
-            return plain(formula, [[x] for x in elements], numbers, own, **static | index)[0]
+            return plain(formula, [[x] for x in elements], numbers, own or None, **static | index)[0]
 
-        if factors is not None:
-            columns = [*columns, self._wide(factors, columns[0])]
-        return parts.in_parts(kernel, columns, out)
+        return parts.in_parts(kernel, [*columns, *[self._wide(x, columns[0]) for x in by]], out)
 
     def each(self, formula: Callable[..., Any], columns: Columns, numbers: Row, out: Given = None) -> list[Any]:
         """The same in the leaves' own dtypes."""
@@ -156,7 +141,7 @@ class Batched(foreach.Eager):
 
         return parts.stacked(kernel, leaves, sides)
 
-    def largest(self, leaves: Sequence[torch.Tensor], counts: Sequence[int]) -> list[torch.Tensor]:
+    def largest(self, leaves: Row, counts: Sequence[int]) -> list[torch.Tensor]:
         """Keep so many elements of each leaf; on GPUs, `kthvalue` has one block for a leaf."""
 
         def kernel(array: torch.Tensor, count: int) -> torch.Tensor:
@@ -168,32 +153,28 @@ class Batched(foreach.Eager):
         return parts.stacked(kernel, leaves, counts)
 
 
-def _each(
-    function: Callable[..., torch.Tensor],
-    leaves: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor],
-    out: Sequence[torch.Tensor],
-) -> list[torch.Tensor]:
+def _each(function: Callable[..., torch.Tensor], leaves: Row, others: Row, out: Row) -> list[torch.Tensor]:
     """Apply a binary function to each leaf and a tensor that broadcasts, in the dtype of the latter, rounded once."""
     one = all([other is others[0] for other in others])
     keys = [(new.stride(), other.dtype, other.shape) for new, other in zip(out, others, strict=True)]
     for part in parts.stacks(leaves, keys, [new.dtype for new in out]):
-        into, made = list[torch.Tensor](), list[torch.Tensor]()
+        made, into = list[torch.Tensor](), list[torch.Tensor]()
         for places, array in part:
             some = [others[i] for i in (places[:1] if one else places)]
-            other = torch.stack(some) if len(some) > 1 else some[0].unsqueeze(0)
             # PyTorch computes in the dtype of a number only if it has axes.
-            other = other.to(array.device).reshape(len(some), *(some[0].shape or (1,) * (array.ndim - 1)))
-            alone = len(part) == len(places) == 1
-            function(array, other, out=out[places[0]].unsqueeze(0) if alone else array)
-            into += [] if alone else [out[i] for i in places]
-            made += [] if alone else array.unbind()
+            shape = len(some), *(some[0].shape or (1,) * (array.ndim - 1))
+            other = (torch.stack(some) if len(some) > 1 else some[0]).to(array.device).reshape(shape)
+            if len(part) == len(places) == 1:
+                function(array, other, out=out[places[0]].unsqueeze(0))
+            else:
+                made += function(array, other, out=array).unbind()
+                into += [out[i] for i in places]
         foreach.copied(made, into)
     return list(out)
 
 
-def _reduced(leaves: Sequence[torch.Tensor], axes: Axes, wide: Any, plain: Reduction) -> list[torch.Tensor]:
-    """Reduce leaves over axes, of one shape in stacks, large ones in pieces.
+def _reduced(leaves: Row, axes: Axes, wide: Any, plain: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    """Reduce leaves over axes, which stay as ones; of one shape in stacks, large ones in pieces.
 
     In float64 by `wide`, if given, where squares fit it; else by a plain kernel.
     """
@@ -202,7 +183,7 @@ def _reduced(leaves: Sequence[torch.Tensor], axes: Axes, wide: Any, plain: Reduc
         over, fits = _shifted(key[0]), key[1]
         return _in_pieces(array, over, wide) if fits else plain(array, over)
 
-    over = list(map(_positive, leaves, axes))
+    over = [tuple([axis % leaf.ndim for axis in own]) for leaf, own in zip(leaves, axes, strict=True)]
     fit = [wide is not None and bool(own) and _fits(leaf) for leaf, own in zip(leaves, over, strict=True)]
     dtypes = [torch.float64 if fits else leaf.dtype for leaf, fits in zip(leaves, fit, strict=True)]
     return parts.stacked(kernel, leaves, list(zip(over, fit, strict=True)), dtypes)
@@ -218,7 +199,7 @@ def _in_pieces(array: torch.Tensor, over: tuple[int, ...], function: Any) -> tor
     return function(whole, dim=over) if axis in over and len(pieces) > 1 else whole
 
 
-def _in_registers(elements: Sequence[torch.Tensor], weights: Sequence[Any]) -> torch.Tensor:
+def _in_registers(elements: Row, weights: Row) -> torch.Tensor:
     """Add up products of tensors and weights, in the weights' dtype: numbers, or one tensor per element."""
     total: Any = None
     for x, weight in zip(elements, weights, strict=True):
@@ -240,16 +221,12 @@ def _fits(leaf: torch.Tensor) -> bool:
     return leaf.dtype in REAL and leaf.numel() > 0 and _has_float64(leaf.device)
 
 
-def _positive(leaf: torch.Tensor, axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple([axis % leaf.ndim for axis in axes])
-
-
 def _shifted(axes: Sequence[int]) -> tuple[int, ...]:
     """Axes of a leaf in a stack."""
     return tuple([axis + 1 for axis in axes])
 
 
-def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], wide: bool = False) -> list[torch.Tensor]:
+def _out(leaves: Row, own: Sequence[bool], wide: bool = False) -> list[torch.Tensor]:
     """Return writable leaves themselves, and new memory like the others; all in the dtypes of their sums if `wide`."""
     dtypes = [foreach.sums_dtype(leaf) if wide else leaf.dtype for leaf in leaves]
     rows = zip(leaves, dtypes, own, are_writable(leaves), strict=True)

@@ -23,7 +23,7 @@ from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private
 from gradxform_torch.namespace import Namespace
-from gradxform_torch.plain import Leafwise
+from gradxform_torch.plain import Plain
 from gradxform_torch.readable import DEVICE, any_sharded, are_writable, is_sharded, place_of
 
 
@@ -53,7 +53,7 @@ _elementwise = on_shards("elementwise", 1, inputs=4)
 _of_matrices = on_shards("of_matrices", 1)
 
 
-class Sharded(Leafwise):
+class Sharded(Plain):
     """PyTorch for DTensors: each kernel calls itself on the shards."""
 
     multiply = on_shards("multiply")
@@ -62,7 +62,7 @@ class Sharded(Leafwise):
     each = on_shards("each", 1, inputs=3)
     copied = on_shards("copied", inputs=1)
 
-    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+    def clip(self, leaves: Row, low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
         if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
             return _clip(self, leaves, low, high, factors, inplace)
@@ -110,11 +110,11 @@ class Sharded(Leafwise):
 
     # --- numbers of several shards ---------------------------------------------------------------------------------
 
-    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+    def norms(self, leaves: Row, ord: float) -> Any:
         """Vector of the whole leaves' norms."""
         return self._of_wholes(leaves, self.norms(list(map(local, leaves)), ord), ord)
 
-    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
+    def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes, of this process's slices."""
         wholes, own = (leaves, None) if of is None else (of[0], (list(map(local, of[0])), of[1]))
         return self._of_wholes(wholes, self.norms_over(list(map(local, leaves)), axes, ord, own), ord, axes[0])
@@ -132,17 +132,17 @@ class Sharded(Leafwise):
         """Compute a formula of numbers and vectors, gathered first."""
         return self.compute(formula, *map(whole, operands), **static)
 
-    def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+    def largest(self, leaves: Row, counts: Row) -> list[Any]:
         """Keep so many elements of each leaf; of DTensors only counts travel, once for each bit."""
         return foreach.per_kind(self._largest, leaves, [None] * len(leaves), counts)
 
-    def _largest(self, leaves: Sequence[Any], _: None, counts: Sequence[Any]) -> list[Any]:
+    def _largest(self, leaves: Row, _: None, counts: Row) -> list[Any]:
         """Keep so many elements of each leaf of one dtype."""
         own = list(map(local, leaves))
         xp = Namespace(own[0].device)
         sizes = [ranking.in_order(xp, shard) for shard in own]
 
-        def reaching(least: Sequence[Any]) -> Sequence[Any]:
+        def reaching(least: Row) -> Row:
             here = torch.stack([(size >= low).sum() for size, low in zip(sizes, least, strict=True)])
             return torch.as_tensor(self._of_wholes(leaves, here, None)).unbind()
 
@@ -152,9 +152,7 @@ class Sharded(Leafwise):
         made = [ranking.kept(xp, *row) for row in zip(own, sizes, found, strict=True)]
         return list(map(like, leaves, own, made))
 
-    def _of_wholes(
-        self, leaves: Sequence[Any], numbers: Any, ord: float | None, axes: Collection[int] | None = None
-    ) -> Any:
+    def _of_wholes(self, leaves: Row, numbers: Any, ord: float | None, axes: Collection[int] | None = None) -> Any:
         """Combine the numbers of shards, or of one shard's slices over axes, into norms (None: sums) of whole leaves.
 
         A leaf that a mesh dimension does not split has equal numbers along it: the largest counts, for all alike.
@@ -172,7 +170,7 @@ class Sharded(Leafwise):
 
     # --- whole and shard -------------------------------------------------------------------------------------------
 
-    def dense(self, leaves: Sequence[Any], whole: bool = False) -> Any:
+    def dense(self, leaves: Row, whole: bool = False) -> Any:
         """Values of the leaves; partial DTensors are reduced.
 
         Raises:
@@ -192,7 +190,7 @@ class Sharded(Leafwise):
         """DTensors cannot be sparse."""
         return None if is_sharded(leaf) else super().sparse(leaf)
 
-    def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    def alongside(self, arrays: Row, leaves: Row) -> list[Any]:
         """Shard arrays like their leaves."""
         return list(map(alongside, leaves, arrays))
 
@@ -204,12 +202,12 @@ class Sharded(Leafwise):
         """Gather and convert to NumPy."""
         return super().to_numpy(whole(leaf))
 
-    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+    def custom_backward(self, first: Row, second: Row, backward: Backward) -> list[Any]:
         """Return the first tensors, partial ones summed, with a custom backward pass."""
         leaves = list(map(replicated, first))
         own = list(map(local, leaves))
 
-        def flowing(upstream: Sequence[Any], numbers: list[Any]) -> tuple[list[Any] | None, Any]:
+        def flowing(upstream: Row, numbers: list[Any]) -> tuple[list[Any] | None, Any]:
             found, others = backward(list(map(like, leaves, own, upstream)), numbers)
             return None if found is None else list(map(local, found)), others
 
@@ -243,9 +241,7 @@ def _rounds(leaves: Row, sides: Sequence[Sides]) -> Iterator[tuple[int, list[int
         yield from [(dim, places[first : first + count]) for first in range(0, len(places), count)]
 
 
-def _by_owners(
-    kernel: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dim: int, dtype: str | None
-) -> list[Any]:
+def _by_owners(kernel: Callable[..., Any], leaves: Row, sides: Row, dim: int, dtype: str | None) -> list[Any]:
     """A formula of the matrices of a round: the n-th process of a mesh dimension computes the n-th leaf."""
     mesh, own = leaves[0].device_mesh, list(map(local, leaves))
     size, rank, group = mesh.size(dim), mesh.get_coordinate()[dim], mesh.get_group(dim)
@@ -336,7 +332,7 @@ def alongside(leaf: Any, x: Any) -> Any:
     return _placed(x, [on_axis(p, axes.get(axis_of(p))) for p in leaf.placements]).to(leaf.device)
 
 
-def _placed(x: Any, placements: Sequence[Any]) -> Any:
+def _placed(x: Any, placements: Row) -> Any:
     return x if tuple(x.placements) == tuple(placements) else x.redistribute(placements=placements)
 
 

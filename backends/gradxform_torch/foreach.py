@@ -15,7 +15,7 @@ from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform_torch import parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.plain import Leafwise
+from gradxform_torch.plain import Plain
 from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
@@ -24,20 +24,18 @@ _SUMS = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.floa
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-class Eager(Leafwise):
+class Eager(Plain):
     """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
 
-    def clip(
-        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
-    ) -> list[torch.Tensor]:
+    def clip(self, leaves: Row, low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:
         """min(max(factor * leaf, low), high)."""
         if not all([bound is None or isinstance(bound, (int, float)) for bound in (low, high)]):
             return super().clip(leaves, low, high, factors, inplace)
         scaled = leaves
         if factors is not None:
             scaled = self.multiply([elementwise.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-        each = zip(leaves, scaled, are_writable(scaled), strict=True)
-        kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in each]
+        writable = zip(leaves, scaled, are_writable(scaled), strict=True)
+        kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in writable]
         return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
 
     def _clamped(self, leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
@@ -55,17 +53,17 @@ class Eager(Leafwise):
                     leaves, own = fresh(leaves, near), True
         return leaves
 
-    def cast(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def cast(self, leaves: Row, likes: Row) -> list[torch.Tensor]:
         """Leaves rounded to the dtypes of others."""
         out = [torch.empty_like(leaf, dtype=like.dtype) for leaf, like in zip(leaves, likes, strict=True)]
         return copied(leaves, out)
 
-    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    def copied(self, leaves: Row, out: Given = None) -> list[torch.Tensor]:
         """The leaves in memory of their own, or in writable tensors."""
         fits = out is not None and all(are_writable(out))
         return copied(leaves, out if out is not None and fits else list(map(torch.empty_like, leaves)))
 
-    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
+    def zeros(self, leaves: Row, inplace: bool = False) -> list[torch.Tensor]:
         """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
         own = inplace and all(are_writable(leaves))
         out = list(leaves) if own else [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
@@ -74,9 +72,7 @@ class Eager(Leafwise):
         return out
 
 
-def per_kind(
-    function: Callable[..., Any], leaves: Sequence[torch.Tensor], own: Sequence[Any], *columns: Sequence[Any]
-) -> list[Any]:
+def per_kind(function: Callable[..., Any], leaves: Row, own: Row, *columns: Row) -> list[Any]:
     """Apply a function of leaves of one device and dtype, of what they have in common, and of what is beside them."""
     kinds, out = list(map(_KIND, leaves)), list[Any](leaves)
     if len({*kinds}) == len({*own}) == 1:
@@ -95,7 +91,7 @@ def times(leaves: Tensors, own: bool, factor: Any) -> Tensors:
     return leaves
 
 
-def copied(leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def copied(leaves: Row, out: Row) -> list[torch.Tensor]:
     """Copy leaves into other tensors."""
     if leaves:
         private.foreach_copy_(list(out), list(leaves))
@@ -114,7 +110,7 @@ def combination(columns: Columns, numbers: Row, factors: Given, into: Given) -> 
     return sums(columns, [(target, dict(enumerate(numbers)))], factors)
 
 
-def are_fit(leaves: Sequence[torch.Tensor], columns: Columns) -> bool:
+def are_fit(leaves: Row, columns: Columns) -> bool:
     """Whether columns can be overwritten with sums of the leaves, which are real."""
     kinds, every = [_SUMS.get(leaf.dtype) for leaf in leaves], [*itertools.chain(*columns)]
     return [x.dtype for x in every] == kinds * len(columns) and all(are_writable(every))
@@ -137,7 +133,7 @@ def sums(columns: Columns, steps: Steps, factors: Given, in_cache: bool = False)
             weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
     extreme = any(map(elementwise.is_extreme, {*itertools.chain(*itertools.chain(*by))}))
     kinds = list(zip(*[map(_KIND, column) for column in columns], strict=True))
-    groups = places_of(kinds).values() if not in_cache else parts.grouped([x.numel() for x in columns[0]], kinds)
+    groups = places_of(kinds).values() if not in_cache else parts.joined([x.numel() for x in columns[0]], kinds)
     if extreme or not all([_is_fused(columns[0][places[0]], kinds[places[0]]) for places in groups]):
         return None
     out: list[Any] = [None] * len(kinds)

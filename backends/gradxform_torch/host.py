@@ -60,7 +60,7 @@ class Host(Readable, foreach.Eager):
         return put(leaves, due, foreach.per_kind(_times, some, own, [each[i] for i in due]))
 
     @host.QUIET
-    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float, of: Any = None) -> Any:
+    def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
         ((leaf,), (over,)) = leaves, axes
         if of is None and ord == 2 and over and leaf.dtype in _NARROW | {torch.float32}:
@@ -68,9 +68,7 @@ class Host(Readable, foreach.Eager):
             return wide.mul_(wide).sum(over, keepdim=True).sqrt_().numpy()
         return host.norms_over([self._seen(leaf)], axes, ord)
 
-    def multiply_over(
-        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
-    ) -> list[torch.Tensor]:
+    def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Leaves times factors of slices; one that float32 can multiply, in one pass."""
         leaf, by = leaves[0], np.asarray(self._seen(factors))
         one = leaf.dtype == torch.float64 or (leaf.dtype == torch.float32 and len(in_steps(host.NUMPY, by)) == 1)
@@ -91,9 +89,7 @@ class Host(Readable, foreach.Eager):
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's elements."""
-        found = None
-        if formula is weighted:
-            found = foreach.combination(columns, numbers, factors, out)
+        found = foreach.combination(columns, numbers, factors, out) if formula is weighted else None
         return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
 
     def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
@@ -105,9 +101,7 @@ class Host(Readable, foreach.Eager):
         cut = [[piece[k] for _, piece in pieces] for k in range(len(columns))]
         return foreach.sums(cut, steps, each and [each[i] for i, _ in pieces], in_cache=True) is not None
 
-    def peer_norm(
-        self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
-    ) -> torch.Tensor | None:
+    def peer_norm(self, function: str, leaves: Row, ord: float, axes: tuple[int, ...] | None) -> torch.Tensor | None:
         """The norm as torch.nn.utils computes it."""
         there = [leaf for leaf in leaves if leaf.numel()]  # of no elements, PyTorch has no infinity norm
         if function != "torch clip_grad_norm_" or not there:

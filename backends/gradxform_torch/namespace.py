@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.host.namespace import NUMPY
+from gradxform.backend.host.namespace import FLOATS
 from gradxform.numerics import norms
 from gradxform.numerics.namespace import Defaults, static
 from gradxform_torch import private
@@ -41,7 +40,7 @@ class Namespace(Defaults):
     """A copy: an adapter overwrites a state, whose NumPy arrays may be read-only."""
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
-        """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""
+        """Set the device. One that lasts makes numbers anew for each use, which may belong to a graph or a mode."""
         self.device, self.widest = device, widest_on(device)
         self.dtype = getattr(torch, self.widest)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
@@ -153,11 +152,14 @@ class Namespace(Defaults):
         if isinstance(x, torch.Tensor):
             same = x.dtype is self.dtype and x.device == self.device
             return x if same else x.to(self.device, self.dtype)
-        if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
-            return self._constant(x if self._constants is None else float(x))
         if self.widest == "float32" and isinstance(x, np.ndarray):
             x = x.astype(np.float32)  # before it gets to a device that has no float64
-        return torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        if self._constants is None or np.ndim(x):  # under a compiler it may be a symbol, which nothing is asked of
+            return torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        key = float(x), math.copysign(1.0, x)
+        if key not in self._constants:
+            self._constants[key] = torch.full((), key[0], dtype=self.dtype, device=self.device)
+        return self._constants[key]
 
     def rounded(self, x: Any, dtype: str) -> torch.Tensor:
         """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
@@ -183,15 +185,6 @@ class Namespace(Defaults):
         """Bools as a vector."""
         return self._vector(active) > 0.0
 
-    def _constant(self, number: Any) -> torch.Tensor:
-        """A number as one tensor for all its uses in a formula."""
-        if self._constants is None:  # under a compiler the number may be a symbol, which nothing is asked of
-            return torch.as_tensor(number, dtype=self.dtype, device=self.device)
-        key = number, math.copysign(1.0, number)
-        if key not in self._constants:
-            self._constants[key] = torch.full((), number, dtype=self.dtype, device=self.device)
-        return self._constants[key]
-
     def _vector(self, numbers: Sequence[float]) -> torch.Tensor:
         """Host numbers in float64; accelerators get them as kernel arguments, without a copy."""
         if self.device.type == "cpu" or transformed():
@@ -212,6 +205,4 @@ def widest_on(device: torch.device) -> str:
 
 def rounded_number(number: float, dtype: torch.dtype) -> float:
     """A Python number rounded to a dtype."""
-    if dtype is torch.float32:
-        return ctypes.c_float(number).value
-    return float(NUMPY.rounded(number, str(dtype).removeprefix("torch.")))
+    return FLOATS.rounded(number, str(dtype).removeprefix("torch."))

@@ -43,10 +43,7 @@ class Made(NamedTuple):
 
 
 class Parameters(Holder):
-    """Named parameters, whose gradients or values a transformation overwrites, as it does its state.
-
-    The contexts of steps have no parameters yet.
-    """
+    """Named parameters, whose gradients or values a transformation overwrites, as it does its state."""
 
     def __init__(self, tx: GradientTransformation, named: Named, given: Any = None) -> None:
         """Keep them; absent names are those of a module, if it is given."""
@@ -73,7 +70,7 @@ class Parameters(Holder):
                 view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
             if measured:
                 view.norms()  # which are kept for the transformation
-            ran = self.run(view, state, context._replace(params=self.by_key(self.variables)))
+            ran = self.run(view, state, context)
             norm = self._norm_before(ran)
             _write(self.variables, gradients, ran.after.results(), ran.after.skipped(), self.tx.stateful)
             return Made(ran.state, view, norm, lambda: [p.grad for p in self.variables])
@@ -174,8 +171,8 @@ def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 def next_state(made: Made, state: Any, found_inf: Any) -> Any:
     """The state after a step; the one before if a loss scaler found an infinity, since the step does not happen."""
     view, new = made.before, made.state
-    if view is None:
-        return state
+    if view is None or new is state:
+        return new
     with torch.no_grad():
         if found_inf is not None:
             new = stateful.either(view, backend.compute(formulas.equal, found_inf, 0.0), new, state)

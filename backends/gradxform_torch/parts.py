@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradxform.backend.protocol import Given, places_of
+from gradxform.backend.protocol import Columns, Given, Row, grouped, places_of
 from gradxform.core.leaves import put
 from gradxform_torch import private
 
@@ -17,59 +17,43 @@ LARGE = 1 << 18
 """Elements from which a leaf has a launch of its own, which then takes no longer than to read and write it."""
 
 
-def grouped(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
-    """Group positions with one key, up to `PART` elements; what is large, or has the key None, is alone."""
-    found: list[list[int]] = []
-    rows = enumerate(zip(sizes, keys, strict=True))
-    for places in places_of([i if key is None or size > LARGE else key for i, (size, key) in rows]).values():
-        free = -1
-        for i in places:
-            if sizes[i] > free:
-                found.append([])
-                free = PART
-            found[-1].append(i)
-            free -= sizes[i]
-    return found
+def joined(sizes: Sequence[int], keys: Row) -> list[list[int]]:
+    """Group the positions of a key; what is large, or has the key None, is alone."""
+    return grouped(sizes, keys, LARGE, PART)
 
 
-def stacks(
-    leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Sequence[torch.dtype]
-) -> Iterator[list[tuple[Sequence[int], torch.Tensor]]]:
+def stacks(leaves: Row, keys: Row, dtypes: Row) -> Iterator[list[tuple[list[int], torch.Tensor]]]:
     """Copy leaves of one shape, layout and key into stacks of the given dtypes, some stacks at a time.
 
     A leaf alone stays where it is, in its own dtype.
     """
-    rows = list(zip(leaves, keys, dtypes, strict=True))
-    kinds: list[Any] = [
-        (x.device, x.dtype, dtype, x.shape, x.stride(), key) if is_dense(x) else None for x, key, dtype in rows
-    ]
-    groups = grouped([leaf.numel() for leaf in leaves], kinds)
-    sizes = [len(places) * leaves[places[0]].numel() for places in groups]
-    for some in grouped(sizes, [kinds[places[0]] and kinds[places[0]][:3] for places in groups]):
-        own = [i for k in some for i in groups[k]]
-        first, _, dtype = rows[own[0]]
+    rows = zip(leaves, keys, dtypes, strict=True)
+    kinds: Row = [(x.device, x.dtype, to, x.shape, x.stride(), key) if is_dense(x) else None for x, key, to in rows]
+    order = [i for places in places_of(kinds).values() for i in places]  # those of one kind are neighbors
+    for group in joined([leaves[i].numel() for i in order], [kinds[i] and kinds[i][:3] for i in order]):
+        own = [order[k] for k in group]
+        first, dtype = leaves[own[0]].detach(), dtypes[own[0]]
         if len(own) == 1:
-            yield [(own, first.detach().unsqueeze(0))]
+            yield [(own, first.unsqueeze(0))]
             continue
         flat = [leaves[i].detach().as_strided((leaves[i].numel(),), (1,)) for i in own]
         if dtype == first.dtype:
             memory = torch.cat(flat)
         else:
-            memory = torch.empty(sum([len(x) for x in flat]), dtype=dtype, device=first.device)
-            private.foreach_copy_(list(torch.split(memory, [len(x) for x in flat])), flat)
-        found = list[tuple[Sequence[int], torch.Tensor]]()
-        for k, part in zip(some, torch.split(memory, [sizes[k] for k in some]), strict=True):
-            leaf = leaves[groups[k][0]]
-            stack = part.as_strided((len(groups[k]), *leaf.shape), (leaf.numel(), *leaf.stride()))
-            found.append((groups[k], stack))
+            memory = torch.empty(sum(map(len, flat)), dtype=dtype, device=first.device)
+            private.foreach_copy_(list(torch.split(memory, list(map(len, flat)))), flat)
+        found, start = list[tuple[list[int], torch.Tensor]](), 0
+        for some in places_of([kinds[i] for i in own]).values():
+            leaf = leaves[own[some[0]]]
+            stack = memory.as_strided((len(some), *leaf.shape), (leaf.numel(), *leaf.stride()), start)
+            found.append(([own[k] for k in some], stack))
+            start += stack.numel()
         yield found
 
 
-def stacked(
-    kernel: Callable[..., torch.Tensor], leaves: Sequence[torch.Tensor], keys: Sequence[Any], dtypes: Given = None
-) -> list[Any]:
+def stacked(kernel: Callable[..., torch.Tensor], leaves: Row, keys: Row, dtypes: Given = None) -> list[torch.Tensor]:
     """Apply a kernel of an array and a key to stacks of leaves of one shape and key, in their own dtypes or others."""
-    out: list[Any] = list(leaves)
+    out = list(leaves)
     for part in stacks(leaves, keys, dtypes or [leaf.dtype for leaf in leaves]):
         for places, array in part:
             out = put(out, places, kernel(array, keys[places[0]]).unbind())
@@ -84,12 +68,12 @@ def is_dense(leaf: torch.Tensor) -> bool:
 class Part(NamedTuple):
     """Leaves whose elements are computed as one vector, or a piece of a large leaf."""
 
-    places: Sequence[int]
+    places: list[int]
     start: int
-    sizes: Sequence[int]
+    sizes: list[int]
     """The numbers of elements, in memory order; none for a leaf that is computed as it is."""
 
-    def join(self, column: Sequence[Any], beside: bool = True) -> Any:
+    def join(self, column: Row, beside: bool = True) -> Any:
         """Concatenate the elements of leaves, or of what is beside them; a leaf's number is repeated."""
         arrays = [column[i] for i in self.places]
         if not self.sizes:
@@ -102,7 +86,7 @@ class Part(NamedTuple):
         ]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
-    def indices(self, in_whole: Sequence[Callable[[Any], Any]] | None, xp: Any, x: Any) -> torch.Tensor:
+    def indices(self, in_whole: Given, xp: Any, x: Any) -> torch.Tensor:
         """The indices of the elements in their leaves; in larger ones, if functions give those of each leaf's."""
         found = xp.iota(x.narrow(0, 0, max(self.sizes)), self.start) if self.sizes else xp.iota(x)
         each = [found.narrow(0, 0, size) for size in self.sizes] or [found]
@@ -110,24 +94,21 @@ class Part(NamedTuple):
             each = [in_whole[i](own) for i, own in zip(self.places, each, strict=True)]
         return each[0] if len(each) == 1 else torch.cat(each)
 
-    def put(self, new: torch.Tensor, leaves: Sequence[torch.Tensor], into: Sequence[Any] | None, out: Any) -> None:
+    def put(self, new: torch.Tensor, leaves: Row, into: Given, out: list[Any]) -> None:
         """Store results in `out`, if possible in the memory of `into`."""
-        first = self.places[0]
-        given = [None if into is None else into[i] for i in self.places]
-        fit = [x is not None and x.dtype == new.dtype and x.is_contiguous() for x in given]
-        if not self.sizes or (len(fit) == 1 and not fit[0] and self.sizes[0] == leaves[first].numel()):
-            out[first] = new.reshape(leaves[first].shape) if self.sizes else new
-            return
-        for i, x, fits in zip(self.places, given, fit, strict=True):
+        for i in self.places:
             if out[i] is None:
-                out[i] = x if fits else torch.empty_like(leaves[i], dtype=new.dtype)
+                given = None if into is None or not self.sizes else into[i]
+                fits = given is not None and given.dtype == new.dtype and given.is_contiguous()
+                if not fits and new.numel() == leaves[i].numel():  # this leaf alone
+                    out[i] = new.reshape(leaves[i].shape)
+                    return
+                out[i] = given if fits else torch.empty_like(leaves[i], dtype=new.dtype)
         here = [out[i].reshape(-1).narrow(0, self.start, n) for i, n in zip(self.places, self.sizes, strict=True)]
-        private.foreach_copy_(here, list(torch.split(new, list(self.sizes))))
+        private.foreach_copy_(here, list(torch.split(new, self.sizes)))
 
 
-def in_parts(
-    kernel: Callable[[Part, list[Any]], torch.Tensor], columns: Sequence[Sequence[Any]], into: Sequence[Any] | None
-) -> list[Any]:
+def in_parts(kernel: Callable[[Part, list[Any]], torch.Tensor], columns: Columns, into: Given) -> list[Any]:
     """Apply a kernel of a part and a row of arrays to the columns; write into tensors if given."""
     out: list[Any] = [None] * len(columns[0])
     for part in of_columns(list(zip(*columns, strict=True))):
@@ -136,10 +117,10 @@ def in_parts(
     return out
 
 
-def of_columns(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+def of_columns(rows: Sequence[Row]) -> Iterator[Part]:
     """Parts of leaves, each the first of a row of arrays that are computed together."""
     sizes, keys = [row[0].numel() for row in rows], [_lies(*row) for row in rows]
-    for places in grouped(sizes, keys):
+    for places in joined(sizes, keys):
         size = sizes[places[0]]
         if keys[places[0]] is None:
             yield Part(places, 0, [])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.protocol import Axes, Backend, Backward
+from gradxform.backend.protocol import Axes, Backend, Backward, Row
 from gradxform.numerics import elementwise, formulas
 from gradxform_torch import across
 from gradxform_torch.namespace import Namespace, materialized
@@ -60,7 +60,7 @@ class _Same(torch.autograd.Function):
 
 
 class Plain(Backend):
-    """PyTorch without its own kernels."""
+    """PyTorch leaf by leaf: with autograd and under a compiler, where nothing is batched or overwritten."""
 
     name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -105,9 +105,7 @@ class Plain(Backend):
         """One path per leaf."""
         return ["/".join(map(_key, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
 
-    def dense(
-        self, leaves: Sequence[torch.Tensor], whole: bool = False
-    ) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
+    def dense(self, leaves: Row, whole: bool = False) -> tuple[Row, Sequence[Back | None] | None]:
         """Values of sparse COO tensors, duplicates summed, and a function that puts values back; or whole tensors."""
         if torch.compiler.is_compiling():  # in a backward pass, Dynamo refuses to read a layout
             strange = any([leaf.is_sparse for leaf in leaves])
@@ -157,13 +155,7 @@ class Plain(Backend):
 
     custom_backward = staticmethod(_same)
 
-
-class Leafwise(Plain):
-    """PyTorch for groups of leaves, one after the other: with autograd, under a compiler, where nothing is batched."""
-
-    def multiply_over(
-        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
-    ) -> list[torch.Tensor]:
+    def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Leaves times factors of slices, one after the other."""
         each = split(leaves, axes, factors)
         return self._of_each(lambda xp, leaf, by: elementwise.times(xp, leaf, xp.float64(by)), leaves, each)
@@ -185,7 +177,7 @@ def _dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Back | None]:
     )
 
 
-def split(leaves: Sequence[torch.Tensor], axes: Axes, factors: Any) -> Sequence[Any]:
+def split(leaves: Row, axes: Axes, factors: Any) -> Row:
     """Split factors in the form of `norms_over` into those of each leaf."""
     if len(leaves) == 1:
         return [factors]

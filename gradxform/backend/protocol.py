@@ -391,3 +391,18 @@ def places_of(keys: Iterable[Any]) -> dict[Any, list[int]]:
     for i, key in enumerate(keys):
         found.setdefault(key, []).append(i)
     return found
+
+
+def grouped(sizes: Sequence[int], keys: Row, large: int, most: int) -> list[list[int]]:
+    """Group the positions of a key, up to `most` elements; what is `large`, or has the key None, is alone."""
+    found: list[list[int]] = []
+    rows = enumerate(zip(sizes, keys, strict=True))
+    for places in places_of([i if key is None or size > large else key for i, (size, key) in rows]).values():
+        free = -1
+        for i in places:
+            if sizes[i] > free:
+                found.append([])
+                free = most
+            found[-1].append(i)
+            free -= sizes[i]
+    return found

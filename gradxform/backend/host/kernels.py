@@ -121,13 +121,13 @@ def _exactly(factor: Any) -> Any:
 
 
 def _kind(row: Sequence[Any], factor: Any) -> Any:
-    """What leaves that are computed together have in common; `...` for one that is computed alone.
+    """What leaves that are computed together have in common; None for one that is computed alone.
 
     Factors of 0.0 and -0.0 are equal, and give zeros of other signs.
     """
     plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == row[0].shape for part in row])
     if not plain or not row[0].ndim or not (factor is None or (factor and isinstance(factor, (int, float)))):
-        return ...
+        return None
     return factor, tuple([part.dtype for part in row])
 
 
@@ -138,7 +138,7 @@ def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[An
     def selected(xp: Any, out: Any, *some: Any) -> None:
         np.copyto(out, formula(xp, *some, *given), "same_kind")
 
-    kinds = [_kind(row, None) if row[0].size <= _FEW else ... for row in zip(*columns, strict=True)]
+    kinds = [_kind(row, None) if row[0].size <= _FEW else None for row in zip(*columns, strict=True)]
     return _apply(lambda dtype, _: (dtype, selected), columns, [None] * len(kinds), kinds)
 
 
@@ -159,7 +159,7 @@ def _apply(
             made[key] = kernel_of(leaves[i].dtype, factors[i])
         return made[key]
 
-    for _, places in threads.together(leaves, kinds or ()):
+    for places in threads.together([leaf.size for leaf in leaves], kinds) if kinds else ():
         joined = [np.concatenate([column[i] for i in places], axis=None) for column in columns]
         dtype, kernel = known(places[0])
         found, start = np.empty(joined[0].size, dtype), 0

@@ -191,7 +191,7 @@ class _Floats:
             return float(NUMPY.rounded(x, dtype))
 
 
-_FLOATS = _Floats()
+FLOATS = _Floats()
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
@@ -202,7 +202,7 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     ]
     if all([type(operand) is float for operand in given]):
         try:
-            return formula(_FLOATS, *given, **static)
+            return formula(FLOATS, *given, **static)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
     result = _quietly(formula, *given, **static)
@@ -244,16 +244,16 @@ def _norms(leaves: Sequence[Any], ord: float) -> Any:
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
         return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
-    found, alone = np.empty(len(leaves)), set(range(len(leaves)))
+    found, sizes, groups = np.empty(len(leaves)), [leaf.size for leaf in leaves], list[list[int]]()
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
-        for _, places in threads.together(leaves, [None if leaf.size <= _FEW else ... for leaf in leaves]):
-            flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
-            found[places] = _norms_together(flat, [leaves[i].size for i in places])
-            alone.difference_update(places)
-    if alone:
-        rest = sorted(alone)
-        sizes = [leaves[i].size for i in rest]
-        found[rest] = threads.spread(functools.partial(_norm, ord=ord), [leaves[i] for i in rest], sizes)
+        groups = threads.together(sizes, [() if size <= _FEW else None for size in sizes])
+    for places in groups:
+        flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
+        found[places] = _norms_together(flat, [sizes[i] for i in places])
+    rest = sorted({*range(len(leaves))}.difference(*groups))
+    if rest:
+        given = [leaves[i] for i in rest], [sizes[i] for i in rest]
+        found[rest] = threads.spread(functools.partial(_norm, ord=ord), *given)
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from gradxform.backend.protocol import places_of
+from gradxform.backend.protocol import grouped
 
 WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
@@ -26,22 +26,9 @@ SMALL = 10_000
 _MOST = 4
 
 
-def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, list[int]]]:
-    """Group the positions of small leaves of one kind, as many as fit the cache; not of the kind `...`."""
-    found = places_of(kinds)
-    found.pop(..., None)
-    groups: list[tuple[Any, list[int]]] = []
-    for kind, places in found.items():
-        total, own = CACHED, list[int]()
-        for i in places:
-            size = leaves[i].size
-            if size <= SMALL:
-                total += size
-                if total > CACHED:
-                    own, total = [], size
-                    groups.append((kind, own))
-                own.append(i)
-    return [group for group in groups if len(group[1]) > 1]
+def together(sizes: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
+    """Group the positions of small leaves of one key, as many as fit the cache; not those with the key None."""
+    return [places for places in grouped(sizes, keys, SMALL, CACHED) if len(places) > 1]
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
