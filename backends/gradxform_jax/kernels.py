@@ -20,6 +20,7 @@ from gradxform.backend.protocol import Axes, Backend, Columns, Given, Row, place
 from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise, formulas, matrices, ranking
 from gradxform.numerics.elementwise import Formula, weighted
+from gradxform.numerics.matrices import Sides
 from gradxform_jax import private
 from gradxform_jax.backend import Plain
 from gradxform_jax.compiled import Scalars, by_number, compiled, evaluated, is_traced, scalars, strong
@@ -92,12 +93,7 @@ class JAX(Plain):
 
     @compiled
     def of_matrices(
-        self,
-        formula: Callable[..., Any],
-        leaves: Row,
-        sides: Sequence[matrices.Sides],
-        dtype: str | None,
-        **static: Any,
+        self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's matrices; on an Explicit mesh, each device computes its own of equal leaves.
 
@@ -176,9 +172,7 @@ def _quotient(leaf: Any, divisor: Any) -> Any:
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-def _of_leaf(
-    formula: Callable[..., Any], leaf: Any, sides: matrices.Sides, dtype: str | None, static: dict[str, Any]
-) -> Any:
+def _of_leaf(formula: Any, leaf: Any, sides: Sides, dtype: str | None, static: dict[str, Any]) -> Any:
     rows, columns = sides
     sharding = jax.typeof(leaf).sharding
     # On an Explicit mesh, products of sharded sides are ambiguous, so the matrices of a leaf are gathered.
@@ -197,12 +191,7 @@ def _names(part: Any) -> tuple[str, ...]:
 
 
 def _shared(
-    formula: Callable[..., Any],
-    leaves: Sequence[Any],
-    sides: matrices.Sides,
-    names: Sequence[str],
-    dtype: str | None,
-    static: dict[str, Any],
+    formula: Any, leaves: Row, sides: Sides, names: Sequence[str], dtype: str | None, static: dict[str, Any]
 ) -> list[Any]:
     """A formula of the matrices of equal leaves, which axes of a mesh share."""
     own, sharding = dtype_name(leaves[0]), jax.typeof(leaves[0]).sharding

@@ -8,6 +8,7 @@ import jax
 
 from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
+from gradxform.core.leaves import put
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
 
@@ -85,9 +86,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
         if view is None:
             return tree
         names = ["frozen" if mask else "free" for mask in chosen("freeze", where, view)]
-        slots = ["free"] * len(view.source.slots)
-        for slot, label in zip(view.source.kept, names, strict=True):
-            slots[slot] = label
+        slots = put(["free"] * len(view.source.slots), view.source.kept, names)
         return jax.tree_util.tree_unflatten(view.source.structure, slots)
 
     # Minus zero is what can be added to any number, zero of either sign included, without changing a bit.

@@ -63,10 +63,8 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
     """
     tx = as_transformation("mlx.wrap", tx, optimizer, "gx.mlx.wrap(optimizer, tx)")
     if isinstance(optimizer, Transforming):
-        raise TypeError(
-            f"mlx.wrap: the optimizer is wrapped already, with {optimizer.gradient_transformation!r}; wrap an "
-            "optimizer once, with chain(...)"
-        )
+        advice = f"with {optimizer.gradient_transformation!r}; wrap an optimizer once, with chain(...)"
+        raise TypeError(f"mlx.wrap: the optimizer is wrapped already, {advice}")
     if not isinstance(optimizer, Optimizer):
         raise wrong_type("mlx.wrap", "an optimizer of mlx.optimizers", optimizer)
     return Transforming(optimizer, tx)
@@ -141,11 +139,8 @@ class Transforming(Optimizer):
         state = self.gradient_transformation_state
         made = self._holder.step("mlx.wrap", slots, state, context._replace(params=params))
         self._state.update(self._holder.arrays(made.state))
-        moving = [
-            (name, gradient)
-            for i, (name, gradient) in enumerate(zip(self._names, made.gradients, strict=True))
-            if gradient is not None and i not in made.stopped
-        ]
+        pairs = enumerate(zip(self._names, made.gradients, strict=True))
+        moving = [pair for i, pair in pairs if pair[1] is not None and i not in made.stopped]
         due = is_due(self.gradient_transformation, made.state)
         before = None if due is True else tree_map(lambda array: array, self.optimizer.state)
         new = dict(tree_flatten(self.optimizer.apply_gradients(tree_unflatten(moving) if moving else {}, parameters)))
@@ -179,10 +174,8 @@ class Transforming(Optimizer):
     @state.setter
     def state(self, state: Any) -> None:
         if _INNER not in state:
-            raise ValueError(
-                f"mlx.wrap: the state has no {_INNER!r}; hand in the state of a wrapped optimizer, or set "
-                "that of the optimizer inside: wrapped.optimizer.state = state"
-            )
+            advice = "hand in that of a wrapped optimizer, or set the one inside: wrapped.optimizer.state = state"
+            raise ValueError(f"mlx.wrap: the state has no {_INNER!r}; {advice}")
         own = state.get(_OWN, {})  # which has no arrays if the transform keeps no state
         if self._initialized:
             self.gradient_transformation_state = own

@@ -41,14 +41,14 @@ def norm(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
 def _other(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
     if ord == math.inf and not is_complex(leaf):  # in the leaf's dtype, so that a compiler keeps no wider copy
         return xp.float64(xp.max_over(xp.abs(leaf), axes))
-    size = sizes_of(xp, leaf)
+    size, narrow = sizes_of(xp, leaf), dtype_name(leaf) not in DOUBLE
     if ord == math.inf:
         return xp.max_over(size, axes)
     if ord == 1:
-        return add(xp, size, axes)
+        return add(xp, size, axes, narrow)
     largest = _largest(xp, size, axes)
     unit = _within(xp, xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0))
-    return safe_root(xp, add(xp, (size / unit) ** ord, axes), ord) * unit
+    return safe_root(xp, add(xp, (size / unit) ** ord, axes, narrow), ord) * unit
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:
