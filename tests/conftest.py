@@ -111,7 +111,6 @@ def _imported(module: str) -> Any:
 
 torch, tf, keras, typer = map(_imported, ("torch", "tensorflow", "keras", "typer"))
 jax, jnp, optax, flax, nnx = map(_imported, ("jax", "jax.numpy", "optax", "flax", "flax.nnx"))
-serialization = _imported("flax.serialization")
 
 
 @pytest.fixture

@@ -292,21 +292,6 @@ def rows(page: str, header: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
 
 
-def train(optimizer: Any, params: Any, steps: int = 5) -> Any:
-    """Train by an optax optimizer, in one compiled function, with a different gradient at each step."""
-    import jax
-    import optax
-
-    def step(carry: Any, i: Any) -> Any:
-        params, state = carry
-        gradient = jax.tree.map(lambda p: jax.numpy.sin(p * 7 + i) * 3, params)
-        updates, state = optimizer.update(gradient, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    run = jax.jit(lambda start: jax.lax.scan(step, (start, optimizer.init(start)), jax.numpy.arange(steps)))
-    return run(params)[0][0]
-
-
 def parameter(gradient: Any, dtype: Any = None) -> Any:
     """Make a PyTorch parameter of zeros with a gradient."""
     import torch

@@ -19,7 +19,6 @@ if __name__ == "__main__":  # not when pytest looks for doctests
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from devices import transforms, update
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -48,28 +47,6 @@ STEPS = 4
 BOTH = ("x", "y")
 SLICED = {"rows": P(BOTH, None), "columns": P(None, BOTH), "both": P("x", "y"), "bias": P(BOTH)}
 """Leaves that are sharded over all devices."""
-PEERS = {
-    "clip_value(0.5)": optax.clip(0.5),
-    "clip_norm(1.0)": optax.clip_by_block_rms(1.0),
-    "clip_rms(0.1)": optax.clip_by_block_rms(0.1),
-    "clip_global_norm(1.0)": optax.clip_by_global_norm(1.0),
-    "clip_adaptive(0.01, axes=0)": optax.adaptive_grad_clip(0.01),
-    "centralize(axes=0)": optax.centralize(),
-    "sign()": optax.scale_by_sign(),
-    "scale(0.3)": optax.scale(0.3),
-    "zero_nonfinite()": optax.zero_nans(),
-    "add_decayed_weights(0.1)": optax.add_decayed_weights(0.1),
-    "add_noise(0.1, 0)": optax.add_noise(0.1, 0.0, 0),
-    "ema(0.9)": optax.ema(0.9),
-    "trace(0.9)": optax.trace(0.9),
-    "accumulate(clip_global_norm(1.0), 2)": optax.MultiSteps(optax.clip_by_global_norm(1.0), 2),
-    "skip_nonfinite(clip_global_norm(1.0))": optax.apply_if_finite(optax.clip_by_global_norm(1.0), 5),
-    "stop()": optax.set_to_zero(),
-    "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": optax.chain(
-        optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1)
-    ),
-}
-"""The optax equivalents."""
 MOVES = re.compile(
     r"= (\(?\w+\[[^=]*?) (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)(?:-start)?\("
 )
@@ -110,7 +87,6 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
         compiled = jax.jit(step).lower(spread, state, params).compile()
         report |= {"traffic": traffic(compiled.as_text())}
         report |= {"temporary": compiled.memory_analysis().temp_size_in_bytes}
-        report |= {"optax": held_by_optax(PEERS[name], given) if name in PEERS else 0}
         found, after = compiled(spread, state, params)
         report |= in_other_ways(name, given, mesh, spread, compiled)
     else:
@@ -120,19 +96,6 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
     report["spread"] = [name for name in given if not _is_as(found[name], spread[name])]
     report["state"] = sum(not _is_sharded(leaf, spread) for part in (state, after) for leaf in _arrays(part))
     return report
-
-
-def held_by_optax(peer: Any, given: dict[str, np.ndarray]) -> int:
-    """optax's temporary bytes per device, on an Auto mesh; some transforms do not run on other meshes."""
-
-    def step(grads: Any, state: Any) -> Any:
-        return peer.update(grads, state, grads)
-
-    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
-    with jax.set_mesh(mesh):
-        spread = {name: jax.device_put(leaf, NamedSharding(mesh, LEAVES[name][1])) for name, leaf in given.items()}
-        state = jax.jit(peer.init)(spread)
-        return int(jax.jit(step).lower(spread, state).compile().memory_analysis().temp_size_in_bytes)
 
 
 def _arrays(state: Any) -> list[Any]:

@@ -12,7 +12,6 @@ import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
 own = pytest.importorskip("gradxform_tensorflow.norms")
-graph = pytest.importorskip("gradxform_tensorflow.running")
 v1 = tf.compat.v1
 
 SIZE = own._LARGE + 3 * own._ROW

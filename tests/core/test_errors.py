@@ -17,6 +17,7 @@ from gradxform.backend.errors import meant
 W = np.float32([3.0, 4.0])
 TREE = {"encoder": {"kernel": W, "bias": W}, "head": W}
 GRADS = {"w": W, "b": None}
+M, K = np.ones((2, 3)), np.ones((2, 3, 4))
 STEPS = {"head": W, "encoder": [{"step": 1}]}
 
 
@@ -201,6 +202,39 @@ WRONG: list[tuple[Any, ...]] = [
     ("gx.stop()({'w': map(abs, [1.0])})", TypeError, "'w' is an iterator (map)", "list(...)"),
     *((f"gx.clip_value({name}=np.ones({shape}))({{'head': W}})", ValueError, "clip_value", name, shape, "'head'")
       for name in ("low", "high") for shape in ("(3, 2)", "(3,)", "(1, 1)")),
+    # --- products of matrices, choices of elements
+    ("gx.orthogonalize(0)", ValueError, "orthogonalize: steps", "0"),
+    ("gx.orthogonalize(5, 'you')", ValueError, "coefficients", "'jordan', 'polar_express'", "'you'"),
+    ("gx.orthogonalize(5, (1.0, 2.0))", ValueError, "coefficients", "(1.0, 2.0)"),
+    ("gx.orthogonalize(5, ())", ValueError, "coefficients"),
+    ("gx.orthogonalize(5, (1.0, nan, 0.0))", ValueError, "coefficient", "NaN"),
+    ("gx.orthogonalize(5, (1.0, inf, 0.0))", ValueError, "finite"),
+    ("gx.orthogonalize(scale='keras')", ValueError, "scale", "None, 'shape', 'rms'", "'keras'"),
+    ("gx.orthogonalize(scale=0.2)", ValueError, "scale", "0.2"),
+    ("gx.orthogonalize(dtype='int8')", ValueError, "dtype", "'bfloat16'", "'int8'"),
+    ("gx.orthogonalize(like='jax')", ValueError, "like", "'optax'", "'jax'"),
+    ("gx.orthogonalize(axes='flax')", ValueError, "axes", "'keras'", "'flax'"),
+    ("gx.orthogonalize()({'w': M, 'b': W})", ValueError, "'b'", "(2,)", "masked(orthogonalize(...), where)"),
+    ("gx.orthogonalize()({'b': np.float32(1.0)})", ValueError, "'b'", "()"),
+    ("gx.orthogonalize()([K])", ValueError, "'0'", "(2, 3, 4)", "axes", "stack"),
+    ("gx.orthogonalize(axes=(0, 1))([M])", ValueError, "axes (0, 1)", "'0'", "outputs"),
+    ("gx.orthogonalize(axes=((0,), (0,)))([M])", ValueError, "axes", "'0'"),
+    ("gx.orthogonalize(axes=((0,), (2,)))([M])", ValueError, "axes ((0,), (2,))", "'0'"),
+    ("gx.orthogonalize(axes=((1,), (2,)))({'h': {'w': M}})", ValueError, "'h/w'", "(2, 3)", "{'h/w': 'torch', "),
+    ("gx.orthogonalize(axes=((), (2,)))({'h': {'w': K}})", ValueError, "axes ((), (2,))", "'h/w'", "(2, 3, 4)"),
+    ("gx.orthogonalize(2.5)", TypeError, "steps"),
+    ("gx.orthogonalize(5, 1.5)", TypeError, "coefficients", "1.5"),
+    ("gx.orthogonalize()({'w': M * 1j})", TypeError, "orthogonalize", "'w'", "complex128"),
+    ("gx.orthogonalize()({'w': M.astype(int)})", TypeError, "orthogonalize", "'w'", "int64"),
+    *((f"gx.top_k({given})", ValueError, "top_k: fraction") for given in ("0.0", "1.5", "nan")),
+    *((f"gx.top_k({given})", TypeError, "top_k: fraction") for given in ("True", "np.array(0.5)", "abs", "'a'")),
+    ("gx.top_k(10)", ValueError, "write k / n"),
+    ("gx.top_k(0.5, sparse='False')", TypeError, "'False'"),
+    *((f"gx.top_k(0.5)({{'w': np.ones(3, '{dtype}')}})", TypeError, "'w'", dtype) for dtype in ("complex64", "int32")),
+    *((f"gx.cautious({given})", ValueError, f"{given.partition('=')[0]} must be")
+      for given in ("negated=0", "negated=1", "negated='yes'", "eps=-1.0")),
+    ("gx.cautious().update([W * 1j], gradients=[W])", TypeError, "cautious: ", "'0' has dtype complex64"),
+    ("gx.cautious().update([np.ones(2)], gradients=[np.array([1j, -1])])", TypeError, "'0' has dtype complex128"),
     # --- expressions
     ("gx.parse('clip_norm(-1.0)')", ValueError, "max_norm", "-1.0"),
     ("gx.parse('clip_norm(float(\"nan\"))')", ValueError, "max_norm", "NaN"),

@@ -559,6 +559,8 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "skip_large(identity(), -1)": "max_norm must be at least 0",
         "add_noise(-1, 0)": "stddev must be at least 0",
         "add_noise(1.0, 2**64)": "seed must have at most 64 bits",
+        "cautious().update([W], gradients=[None])": "None at '0'",
+        "cautious().update({'a': W}, gradients={'b': W})": "cautious: the gradients must have the keys",
         "clip_rms(-1)": "clip_rms: max_rms must be at least 0",
         "clip_average_norm(nan)": "clip_average_norm: max_norm must not be NaN",
         "clip_adaptive(0.1, eps=-1)": "clip_adaptive: eps must be at least 0",

@@ -113,23 +113,3 @@ def test_adapters_of_gradients_name_those_of_updates(torch: Any) -> None:
 def test_a_factor_may_be_left_for_nothing() -> None:
     tx = gx.chain(gx.cautious(eps=lambda step: 0.5), gx.freeze("**"), gx.cautious(negated=True))
     assert tx.update([UPDATES], tx.init([UPDATES]), gradients=[UPDATES])[0][0].tolist() == [0.0] * UPDATES.size
-
-
-@pytest.mark.parametrize(
-    ("updates", "gradients", "error", "words"),
-    [
-        ([UPDATES], [None], ValueError, "None at '0'"),
-        ({"a": UPDATES}, {"b": UPDATES}, ValueError, "'a'"),
-        ([UPDATES.astype(np.complex64)], [UPDATES], TypeError, "'0' has dtype complex64"),
-        ([np.ones(2)], [np.array([1j, -1])], TypeError, "'0' has dtype complex128"),
-    ],
-)
-def test_wrong_gradients(updates: Any, gradients: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=f"cautious: .*{words}"):
-        gx.cautious().update(updates, gradients=gradients)
-
-
-@pytest.mark.parametrize("given", [{"negated": 0}, {"negated": 1}, {"negated": "yes"}, {"eps": -1.0}], ids=str)
-def test_wrong_arguments(given: Any) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
-        gx.cautious(**given)

@@ -136,13 +136,6 @@ def test_two_gradients_of_one_path_keep_their_names_where_one_is_none() -> None:
     assert found[one[0]] == 1.0
 
 
-def test_without_per_leaf_a_state_has_the_fields_of_before(serialization: Any) -> None:
-    tx = gx.measure(gx.scale(2.0))
-    state = tx.init([np.ones(1)])
-    assert type(state)._fields == ("measures", "inner")
-    assert_bits(serialization.from_bytes(state, serialization.to_bytes(state)), state)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
 def test_the_norms_of_other_dtypes_are_float32(dtype: str, framework: str) -> None:
     tree = few(dtype)

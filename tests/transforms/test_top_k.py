@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import MOST, array, call, one_sentence, tensors
+from support import MOST, array, call, tensors
 
 import gradxform as gx
 
@@ -205,31 +205,6 @@ def test_an_optimizer_with_sparse_gradients(torch: Any) -> None:
             assert model.weight.grad.is_sparse == sparse
         found.append(model.weight.detach().numpy())
     np.testing.assert_allclose(*found, rtol=1e-6)  # PyTorch adds sparse gradients by another kernel
-
-
-# --- what it refuses -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: gx.top_k(0.0), ValueError, "top_k: fraction"),
-        (lambda: gx.top_k(1.5), ValueError, "top_k: fraction"),
-        (lambda: gx.top_k(math.nan), ValueError, "top_k: fraction"),
-        (lambda: gx.top_k(True), TypeError, "top_k: fraction"),
-        (lambda: gx.top_k(10), ValueError, "write k / n"),
-        (lambda: gx.top_k(np.array(0.5)), TypeError, "top_k: fraction"),
-        (lambda: gx.top_k(lambda step: 0.5), TypeError, "top_k: fraction"),
-        (lambda: gx.top_k("a"), TypeError, "'a'"),
-        (lambda: gx.top_k(0.5, sparse="False"), TypeError, "'False'"),
-        (lambda: gx.top_k(0.5)({"w": np.ones(3, np.complex64)}), TypeError, "'w'"),
-        (lambda: gx.top_k(0.5)({"w": np.ones(3, np.int32)}), TypeError, "'w'"),
-    ],
-)
-def test_errors(make: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error) as caught:
-        make()
-    one_sentence(str(caught.value), words)
 
 
 def test_a_gradient_that_is_kept_whole_is_not_overwritten(framework: str) -> None:
