@@ -377,24 +377,22 @@ class Attached:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Transform what the step has added."""
         if self._before is not None and not is_inner_call(optimizer):
-            (parameters, copies), self._before, value, self._value = self._before, None, self._value, None
-            self._transform(optimizer, value, parameters, copies)
+            value, self._value = self._value, None
+            self._transform(optimizer, value)
 
-    def _transform(
-        self, optimizer: Any, value: Any, parameters: Parameters | None = None, copies: Row | None = None
-    ) -> None:
+    def _transform(self, optimizer: Any, value: Any) -> None:
         """Transform the gradients, or what a step has added to copies of the parameters; record the step if it is due.
 
         An optimizer that unscales gradients itself is told by two attributes, for the length of a step.
         """
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        parameters, recorder, gradients = parameters or self._parameters(optimizer), self._recorded(), None
-        variables, paths = parameters.variables, parameters.paths
+        (parameters, copies), self._before = self._before or (self._parameters(optimizer), None), None
+        recorder, gradients, by_key = self._recorded(), None, parameters.by_key
+        variables, nothing = parameters.variables, [None] * len(parameters.variables)
         if recorder is not None:  # before they are overwritten
             given = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
-            gradients = list(to_numpy(dict(zip(paths, given, strict=True))).items())  # pairs keep their order
-        params = parameters.by_key(variables)
-        context = Context(params, extra_of(value), owned=found_inf is None, flushes=self._flushes)
+            gradients = list(to_numpy(by_key(given)).items())  # pairs keep their order
+        context = Context(by_key(variables), extra_of(value), owned=found_inf is None, flushes=self._flushes)
         if copies is None:
             made = parameters.on_gradients(self._state, context, scale)
             if scale is not None:
@@ -404,9 +402,9 @@ class Attached:
             made = parameters.on_updates(self._state, context, copies, falling, found_inf)
         self._state, self._norm = next_state(made, self._state, found_inf), made.norm
         if recorder is not None:
-            old, results = copies or [None] * len(paths), made.results() if made.results else [None] * len(paths)
-            own = [p.detach() if before is None else before for p, before in zip(variables, old, strict=True)]
-            updates, before = (dict(zip(paths, column, strict=True)) for column in (results, own))
+            own = zip(variables, copies or nothing, strict=True)
+            before = by_key([p.detach() if copy is None else copy for p, copy in own])
+            updates = by_key(made.results() if made.results else nothing)
             recorder(self._count, gradients=gradients, updates=updates, parameters=before)
         self._count += 1
         due = copies is not None or is_due(self.tx, self._state)

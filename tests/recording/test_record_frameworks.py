@@ -99,6 +99,7 @@ def test_variables_of_keras_are_no_gradients(tmp_path: Path, keras: Any) -> None
 def test_the_handle_of_attach(tmp_path: Path, torch: Any) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
+    optimizer.add_param_group({"params": [("weight", torch.nn.Parameter(torch.zeros(3)))]})  # as of another model
     handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
     recorder = gx.record(tmp_path, every=2)
     handle.record(recorder)
@@ -111,6 +112,7 @@ def test_the_handle_of_attach(tmp_path: Path, torch: Any) -> None:
     np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["weight"], [[3, 4]])
     np.testing.assert_allclose(kept(tmp_path, 0, "updates")["weight"], [[0.6, 0.8]], rtol=1e-6)
     np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["weight"], before)
+    assert kept(tmp_path, 0, "parameters")["weight_1"].shape == (3,)
 
 
 def test_handles_and_callbacks_keep_the_order_of_the_network(tmp_path: Path, torch: Any, keras: Any) -> None:
