@@ -156,9 +156,8 @@ def check(given: Map, *sides: Collection[str]) -> None:
             if path not in there:
                 raise ValueError(f"the map has {path!r}, and {'AB'[k]} has no such leaf; {like(path, there)}")
         counts = Counter(map(named, views))
-        wholes = {view.path for view in views if view.layout.part is None}
         for view in views:
-            if counts[named(view)] > 1 or (view.layout.part and view.path in wholes) or view.path in given.alone[k]:
+            if counts[named(view)] > 1 or view.path in given.alone[k]:
                 raise ValueError(f"the map has {view.path!r} of {'AB'[k]} twice")
 
 

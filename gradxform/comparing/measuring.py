@@ -73,11 +73,6 @@ ABSENT = Distance((0.0, 0.0), (0.0, 0.0), (0, 0), 1.0, 0.0, 0.0, 0, 0)
 """Of a leaf that one of two runs lacks at a step: no elements, so no difference."""
 
 
-def distance(a: Any, b: Any) -> Distance:
-    """Measure two arrays of one shape."""
-    return distances([(a, b)])[0]
-
-
 def distances(pairs: Iterable[Sequence[Any]]) -> list[Distance]:
     """Measure pairs of arrays of one shape; small ones of one size together, as rows of one array."""
     groups: dict[Any, list[tuple[int, Any, Any]]] = {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -129,8 +128,7 @@ class _Matching:
             for key in (_kind, lambda leaf: leaf.size):
                 sides = ([leaf for leaf in in_order(side) if len(leaf.shape) >= axes] for side in self.left)
                 found = _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
-                may = self.possible()
-                self.add("shape alone", [both for both in found if may(*both) and _may_meet(*both)])
+                self.add("shape alone", [both for both in found if _may_meet(*both)])
 
     def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
         """Make pairs of leaves that are left, and of what they lead to; some are no surer than what led to them."""
@@ -169,16 +167,9 @@ class _Matching:
         left = set(self.left[1])
         return {leaf: self._equal[tree].get(leaf, set()) & left for leaf in self.left[0]}
 
-    def possible(self) -> Callable[[Leaf, Leaf], bool]:
-        """Whether two leaves may belong together: they have equal parameters, or neither has them with another."""
-        equals = self.equal("parameters")
-        held = set(itertools.chain(*equals.values()))
-        return lambda one, other: other in equals[one] if equals.get(one) else other not in held
-
     def by_values(self, tree: str, alone: bool = True) -> list[Both]:
         """Leaves of equal values in a tree: alone among all, or in their order."""
-        equals, may = self.equal(tree), self.possible()
-        near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
+        near = {leaf: frozenset(others) for leaf, others in self.equal(tree).items()}
         ends = {other: group for group in near.values() for other in group}
         ones = [(near[leaf], leaf) for leaf in in_order(self.left[0]) if near.get(leaf)]
         others = [(ends[leaf], leaf) for leaf in in_order(self.left[1]) if leaf in ends]

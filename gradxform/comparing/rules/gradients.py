@@ -40,12 +40,9 @@ def _without_gradient(e: Evidence, side: Side, step: int) -> list[int]:
     row, own, bad = e.rows[e.tree][step], side.place, e.bad if step >= e.at else []
     there = [each.recording.shapes(step, e.tree).keys() for each in e.sides]
     zero = [i for i in bad if row[i].norms[1 - own] and not (row[i].norms[own] or row[i].nonfinite[own])]
-    has = {
-        i: [view.path in x for view, x in zip(e.pairs[i].views, there, strict=True)]
-        for i, d in enumerate(row)
-        if not d.size
-    }
-    return sorted([*zero, *(i for i, sides in has.items() if sides[1 - own] and not sides[own])])
+    absent = ((i, e.pairs[i].views) for i, d in enumerate(row) if not d.size)
+    lost = [i for i, x in absent if x[1 - own].path in there[1 - own] and x[own].path not in there[own]]
+    return sorted([*zero, *lost])
 
 
 def _held(e: Evidence, begin: int, held: Sequence[int]) -> str:
@@ -305,11 +302,9 @@ def alone(e: Evidence) -> Iterator[Finding]:
             text += _held(e, e.steps[0], trained)
             yield proven("missing", text, e.steps[0], tuple(lacking))
     if unaligned:
-        paths = [f"{path} in {name}" for path, name in unaligned]
-        text = (
-            f"{some(paths)} have no partner and were not compared: either they have other names or layouts, which a "
-            "map tells (--write-map, --map), or each run lacks what the other has."
-        )
+        text = some([f"{path} in {name}" for path, name in unaligned])
+        text += " have no partner and were not compared: either they have other names or layouts, which a map tells "
+        text += "(--write-map, --map), or each run lacks what the other has."
         yield Finding("unaligned", text, e.steps[0], tuple(path for path, _ in unaligned), {}, frozenset())
 
 
