@@ -349,7 +349,7 @@ def norms_over(leaves: Sequence[Any], axes: Sequence[tuple[int, ...]], ord: floa
     """Return the norms of slices of one array with keepdims; 2-norms without a unit if no sum leaves the range."""
     (leaf,), (over,) = leaves, axes
     if ord == 2:
-        narrow = leaf.dtype not in _WIDE
+        narrow = leaf.dtype.newbyteorder("=") not in _WIDE
         total = sum([_squares_over(part, over, narrow) for part in numerics.parts_of(NUMPY, leaf)])
         if narrow or np.all((total > leaf.size * _LOST_IN_DOUBLE) & (total < math.inf)):
             return np.sqrt(total)
