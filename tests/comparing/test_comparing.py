@@ -109,6 +109,10 @@ def test_recordings_of_norms_alone(tmp_path: Path) -> None:
     found = gx.compare(a, recorded(tmp_path / "c", {0: {path: 64 * leaf for path, leaf in tree.items()}}))
     assert found.findings[0].kind == "factor"
     assert found.findings[0].numbers["factor"] == pytest.approx(64)
+    for change in (gx.clip_norm(1.0), gx.add_decayed_weights(0.01)):  # they have no elements and no direction
+        for name, made in (("d", {"w": G, "v": G[0]}), ("e", change({"w": G, "v": G[0]}, params={"w": G, "v": G[0]}))):
+            recorded(tmp_path / name, {0: made}, norms_only=True)
+        assert gx.compare(tmp_path / "d", tmp_path / "e").findings[0].kind == "unknown"
 
 
 def test_assert_same_gradients(tmp_path: Path) -> None:

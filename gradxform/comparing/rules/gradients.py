@@ -98,7 +98,7 @@ def _clip(e: Evidence, kind: str, how: str, to: dict[int, float], certain: bool,
 
 def clip_value(e: Evidence) -> Iterator[Finding]:
     """Several elements have a limit in one run, none exceeds it, and clipping the other to it makes them equal."""
-    for own, other in ((1, 0), (0, 1)):
+    for own, other in () if e.norms_only else ((1, 0), (0, 1)):
         limit, highest = (max(d.largest[place] for d in e.row) for place in (own, other))
         if any(e.row[i].largest[other] <= limit for i in e.bad):
             continue

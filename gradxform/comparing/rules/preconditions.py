@@ -47,7 +47,7 @@ def nonfinite(e: Evidence, later: bool = False) -> Iterator[Finding]:
 
 def data(e: Evidence) -> Iterator[Finding]:
     """Batches that both recorded, and that hold other values at the step where the runs part."""
-    for name, one, other in batches(e, e.at) if e.bad else ():
+    for name, one, other in batches(e, e.at) if e.bad and not e.norms_only else ():
         limit = 0.0 if one.dtype.kind in "iu" and other.dtype.kind in "iu" else e.limit
         if one.size == other.size and not _hold_the_same(one, other, limit):
             text = f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or prepare "

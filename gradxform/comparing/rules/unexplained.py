@@ -39,7 +39,7 @@ def dtypes(e: Evidence) -> Iterator[Finding]:
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
     """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
-    if not e.begins and "parameters" not in e.rows and 2 * len(e.bad) > len(e.significant):
+    if not e.begins and (e.norms_only or "parameters" not in e.rows) and 2 * len(e.bad) > len(e.significant):
         why = "other optimizers, other data, or rounding that has grown. Record parameters in both runs, and batches"
         text = f"{_agreed(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: {why}, to decide."
         yield Finding("optimizer", text, e.at, e.labels(e.bad))
@@ -111,8 +111,8 @@ def vague(e: Evidence) -> Iterator[Finding]:
     places = e.bad or [i for i in e.significant if exact and e.row[i].relative > constants.CLOSE * e.arithmetic.unit]
     if not places:
         return
-    distances, many = [e.row[i] for i in places], len(e.bad) > len(e.significant) / 2
-    large = [d for d in distances if d.size >= constants.LARGE] or distances
+    distances, many = [e.row[i] for i in places], not e.norms_only and len(e.bad) > len(e.significant) / 2
+    large = [d for d in distances if d.size >= constants.LARGE] or distances * (not e.norms_only)
     # between differences and gradients; low for rounding, which has no direction
     directions = [abs(d.cosine * d.norms[1] - d.norms[0]) / d.difference for d in large if d.difference and d.norms[0]]
     largest, directed = max(d.relative for d in distances), max(directions, default=0.0) >= constants.DIRECTED
