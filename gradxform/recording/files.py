@@ -190,7 +190,7 @@ def _read_about(text: str, stored: Mapping[str, tuple[Shape, str]]) -> dict[str,
             "order": dict(order),
             "dtypes": dict(dtypes),
             "shapes": dict(shapes),
-        }:
+        } if order.keys() == dtypes.keys() == shapes.keys() and not (norms_only and complex128):
             printable([framework, *versions, *versions.values(), *order, *complex128])
             about["complex128"] = pairs = set(complex128)
         case _:

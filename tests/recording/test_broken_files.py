@@ -82,6 +82,7 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "leaves that are not there": described(lambda about: about.update(order={"x": ["y"]}, shapes={"x": {"y": []}})),
     "another shape": described(lambda about: about["shapes"]["gradients"].update({"dense/kernel": [3, 4]})),
     "a shape of words": described(lambda about: about["shapes"]["gradients"].update({"dense/kernel": ["4", "3"]})),
+    "shapes of no tree": described(lambda about: about["shapes"].update(updates=5)),
     "a huge shape": described(lambda about: about["shapes"]["gradients"].update({"dense/kernel": [10**12, 10**12]})),
     "no dtype": described(lambda about: about["dtypes"]["gradients"].pop("dense/kernel") and None),
     "a coarser dtype": described(lambda about: about["dtypes"]["gradients"].update({"dense/kernel": "bfloat16"})),
