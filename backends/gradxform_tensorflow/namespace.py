@@ -63,7 +63,7 @@ class Namespace(Defaults):
         if x.shape.rank is None:
             order: Any = tf.argsort(tf.reduce_max(tf.one_hot(np.array(axes) % tf.rank(x), tf.rank(x)), 0), stable=True)
         else:
-            order = sorted(range(x.shape.rank), key=lambda axis: axis in axes)
+            order = sorted(range(x.shape.rank), key=lambda axis: axis in axes or axis - x.shape.rank in axes)
         last = tf.reduce_sum(tf.transpose(x, order), axis=range(-len(axes), 0), keepdims=True)
         return tf.transpose(last, tf.math.invert_permutation(order))
 

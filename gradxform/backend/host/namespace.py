@@ -99,6 +99,7 @@ class Namespace(Defaults):
     def sum_exactly(self, x: Any, axes: Any) -> Any:
         """Sum over axes; in short rows along those outside of one that stays, where NumPy adds one by one."""
         if axes:
+            axes = tuple([axis % x.ndim for axis in axes])
             least = min([x.strides[i] for i in range(x.ndim) if i not in axes and x.shape[i] > 1], default=math.inf)
             for axis in axes:
                 x = numerics.along(self, x, axis) if x.strides[axis] > least else x
