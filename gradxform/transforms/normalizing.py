@@ -318,9 +318,9 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
                 for update, leaf in zip(own, gradients, strict=True)
             ]
             agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)) or [(), ()], (), directions)
-        root = dense.given(agreeing).rms()  # of ones: its square is their share, and 2-norms are the fastest
+        share = dense.given(agreeing).average_norms(1)  # of ones
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
-        return kept.scaled(g.compute(_enlarging, root, between(g, eps, 0.0, 1.0)))
+        return kept.scaled(g.compute(_enlarging, share, between(g, eps, 0.0, 1.0)))
 
     return stateless(rule, needs=("gradients",))
 
@@ -345,8 +345,8 @@ def _kept(xp: Any, update: Array, agreeing: Array) -> Array:
     return xp.where(agreeing > 0.0, update, xp.zeros_like(update))
 
 
-def _enlarging(xp: Any, root: Array, eps: Array) -> Array:
-    """The inverse of the share of ones, whose root is given."""
-    share = xp.where(root > 1.0 - 2.0**-45, 1.0, root * root)  # compilers round the inverse of a count
+def _enlarging(xp: Any, share: Array, eps: Array) -> Array:
+    """The inverse of the share of ones."""
+    share = xp.where(share > 1.0 - 2.0**-44, 1.0, share)  # compilers divide by a known count with a rounded inverse
     least = xp.where(share < eps, eps, share)
     return xp.where(formulas.equal(xp, least, 0.0), 1.0, 1.0 / least)
