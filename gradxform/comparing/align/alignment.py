@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -249,11 +249,11 @@ def _may_meet(one: Leaf, other: Leaf) -> bool:
 
 def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]:
     """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
-    groups = defaultdict[Any, tuple[list[Leaf], list[Leaf]]](lambda: ([], []))
-    for place, side in enumerate(sides):
+    groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
+    for side, group in zip(sides, groups, strict=True):
         for key, leaf in side:
-            groups[key][place].append(leaf)
-    found = (group for group in groups.values() if len(group[0]) == len(group[1]) == 1 or not alone)
+            group.setdefault(key, []).append(leaf)
+    found = ((ones, groups[1].get(key, ())) for key, ones in groups[0].items() if not alone or len(ones) == 1)
     return [both for ones, others in found if len(ones) == len(others) for both in zip(ones, others, strict=True)]
 
 
