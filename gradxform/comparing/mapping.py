@@ -35,7 +35,10 @@ class View(NamedTuple):
         array = recording.read(step, tree, self.path)
         if norms:
             return np.asarray(array[:1] if recording.norms_only else [np.linalg.norm(reals(array))], np.float64)
-        return self.layout.of(array)
+        try:
+            return self.layout.of(array)
+        except ValueError as error:
+            raise ValueError(f"{error} of {self.path!r}") from error
 
 
 class Pair(NamedTuple):
@@ -113,9 +116,8 @@ def _are_lists(*values: Any) -> bool:
 
 def _names(file: str, given: Mapping[Any, Any]) -> dict[str, str]:
     found = [(_text(file, old), _text(file, new)) for old, new in given.items()]
-    for names in zip(*found, strict=True):
-        if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise ValueError(f"{file} has {twice[0]!r} twice")
+    if twice := [name for name, count in Counter(old for old, _ in found).items() if count > 1]:
+        raise ValueError(f"{file} has {twice[0]!r} twice")
     return dict(found)
 
 
@@ -131,7 +133,8 @@ def _pair(file: str, entry: Any) -> Pair:
         raise ValueError(f"{file}: a [[leaf]] needs a and b, and may not have {sorted(strange)}: {entry!r:.120}")
     numbers = {key: value for key, value in entry.items() if key[2:] in Layout._fields}
     for key, value in numbers.items():
-        if not _are_lists(value) or not all(type(number) is int and number >= 0 for number in value):
+        fits = _are_lists(value) and (key[2:] != "part" or len(value) in (3, 4))
+        if not fits or not all(type(number) is int and number >= 0 for number in value):
             raise ValueError(f"{file}: {key} must be a list of integers, got {value!r:.60}; see --write-map")
     a, b = (
         View(_text(file, entry[side]), Layout(**{key[2:]: tuple(x) for key, x in numbers.items() if key[0] == side}))

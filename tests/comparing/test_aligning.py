@@ -121,9 +121,10 @@ def test_one_is_not_matched_twice_and_doubt_is_told(tmp_path: Path) -> None:
 
 
 def test_a_map_of_names_and_modules(tmp_path: Path) -> None:
-    a = {"0.weight": SQUARE, "0.bias": VECTOR, "1.weight": SQUARE + 1}
-    b = {"net/x/kernel": SQUARE.T, "net/x/bias": VECTOR, "net/y/kernel": SQUARE.T + 1}
-    found = compared(tmp_path, a, b, map={"0": "net/x", "1.weight": "net/y/kernel"}, parameters=False)
+    a = {"0.weight": SQUARE, "0.bias": VECTOR, "1.weight": SQUARE + 1, "2.u": W, "3.v": -W}
+    b = {"net/x/kernel": SQUARE.T, "net/x/bias": VECTOR, "net/y/kernel": SQUARE.T + 1, "net/u": W, "net/v": -W}
+    given = {"0": "net/x", "1.weight": "net/y/kernel", "2": "net", "3": "net"}
+    found = compared(tmp_path, a, b, map=given, parameters=False)
     assert {pair.how for pair in found.pairs} == {"the map"}
     assert found.within
 
@@ -156,8 +157,9 @@ def test_a_map_that_was_written_is_read(tmp_path: Path) -> None:
         ('[[leaf]]\na = "w"\nb = "w"\n[[leaf]]\na = "w"\nb = "w"', "'w' of A twice"),
         ('[[leaf]]\na = "w"\nb = "w"\na_axes = "10"', r"a_axes .*'10'"),
         ('[[leaf]]\na = "w"\nb = "w"\na_axes = [1.5, 0]', "a_axes"),
-        ('[[leaf]]\na = "w"\nb = "w"\na_axes = [0, 2]', r"'axes \(0, 2\)' does not fit the shape \(6, 8\)"),
+        ('[[leaf]]\na = "w"\nb = "w"\na_axes = [0, 2]', r"'axes \(0, 2\)' does not fit the shape \(6, 8\) of 'w'"),
         ('[[leaf]]\na = "w"\nb = "w"\nb_gates = [0, 1, 0, 2, 3]', r"'blocks \(1, 0, 2, 3\) of axis 0' does not fit"),
+        ('[[leaf]]\na = "w"\nb = "w"\na_part = [0]', "a_part must be"),
         ('[[leaf]]\na = "w"\nb = "w"\na_part = [0, 4, 9]', r"'part \[4:9\]' does not fit"),
         ('[[leaf]]\na = "w"\nb = "w"\na_shape = [7, 7]', r"'reshaped to \(7, 7\)' does not fit"),
         ('[[leaf]]\na = "w"\nb = "w"\na_axes = [1, 0]', r"shapes \(8, 6\) and \(6, 8\) were paired; correct the map"),
@@ -181,7 +183,7 @@ def test_maps_that_are_none(text: str | None, message: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("path", "wrong", "message"),
     [
-        ("v", {"v": "x", "w": "x"}, "'x' twice"),
+        ("v", {"v": "x", "w": "x"}, "'v' and 'w' of A both to 'x'"),
         ("v", {"w": "y"}, r"'w' \(6, 8\) to 'y' \(8,\)"),
         ("encoder/layers/v", {"encoder/layer": "encoder"}, "like it: encoder/layers"),
         ("v", 3, "got 3"),

@@ -197,7 +197,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
     """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
 
     Raises:
-        ValueError: names that no leaf of a side has.
+        ValueError: names that no leaf of a side has, or two leaves that are led to one.
     """
     for side, own, leaves in (("A", given.keys(), a), ("B", given.values(), b)):
         parts = [leaf.name.split("/") for leaf in leaves]
@@ -206,6 +206,7 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
             like = mapping.like(wrong, sorted(there))
             raise ValueError(f"the map has {wrong!r}, and no leaf or module of {side} is named so; {like}")
     others: dict[Any, Leaf] = {key: other for other in reversed(b) for key in (other.about, other.name)}
+    ends: dict[Leaf, Leaf] = {}
     for leaf in a:
         keys = leaf.name.split("/")
         around = ("/".join(keys[:count]) for count in range(len(keys), 0, -1))
@@ -213,7 +214,10 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
         if old is not None:
             new = given[old] + leaf.name[len(old) :]
             end = others.get(new) or others.get(name_of(new, len(leaf.shape)))
+            if end in ends:
+                raise ValueError(f"the map leads {ends[end].name!r} and {leaf.name!r} of A both to {end.name!r} of B")
             if end is not None:
+                ends[end] = leaf
                 yield leaf, end
 
 
