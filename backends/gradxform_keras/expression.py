@@ -43,6 +43,14 @@ def written(what: str, tx: GradientTransformation) -> Any:
     Raises:
         ValueError: The transform cannot be saved; the message names the argument.
     """
+    expression, objects = _named(what, tx)
+    if not objects:
+        return expression
+    return {"expression": expression, "objects": {name: _config(value) for name, value in objects.items()}}
+
+
+def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
+    """The expression of a transform with names for objects that Keras can save, and these, which are not read."""
     objects: dict[str, Any] = {}
 
     def name(value: Any) -> Any:
@@ -62,9 +70,7 @@ def written(what: str, tx: GradientTransformation) -> Any:
         raise ValueError(
             f"{what}: {tx!r} cannot be saved with the model, since {holds}. {_ADVICE}; model.save_weights still works"
         )
-    if not objects:
-        return expression
-    return {"expression": expression, "objects": {name: _config(value) for name, value in objects.items()}}
+    return expression, objects
 
 
 def restored(config: Any, custom_objects: Any = None) -> GradientTransformation:
@@ -78,7 +84,7 @@ def restored(config: Any, custom_objects: Any = None) -> GradientTransformation:
 def warn_if_unsaved(what: str, tx: GradientTransformation) -> None:
     """Warn early of a transform that `model.save` will refuse."""
     try:
-        written(what, tx)
+        _named(what, tx)
     except ValueError as error:
         warnings.warn(str(error), stacklevel=3)
 

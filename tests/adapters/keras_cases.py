@@ -949,6 +949,15 @@ on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's
 
 
 @on_tensorflow
+def test_a_layer_that_a_function_builds() -> None:
+    """Its limit has no value there."""
+    import tensorflow as tf
+
+    tx = gx.clip_norm(keras.Variable(1.0, trainable=False))
+    assert tf.function(lambda x: gx.keras.GradientTransform(tx)(x))(tf.ones(2)).shape == (2,)
+
+
+@on_tensorflow
 def test_plain_variables_in_a_function_that_builds_the_optimizer() -> None:
     import tensorflow as tf
 
