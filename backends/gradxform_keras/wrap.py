@@ -274,7 +274,7 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     made._gradxform = Slots(tx, on)
     for name in ("flush", "gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
-            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(f"inner_optimizer.{name}"))
+            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
     if optimizer.built:
         made.build(private.variables_of(optimizer))
     return made
@@ -282,8 +282,8 @@ def _remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
 
 def _of_inner(name: str) -> property:
     """That of the optimizer inside: `Model.compile` puts a `LossScaleOptimizer` around it for "mixed_float16"."""
-    *_, own = name.split(".")
-    return property(operator.attrgetter(name), lambda self, value: setattr(self.inner_optimizer, own, value))
+    get = operator.attrgetter(f"inner_optimizer.{name}")
+    return property(get, lambda self, value: setattr(self.inner_optimizer, name, value))
 
 
 def _is_bookkeeping(name: str, value: Any) -> bool:

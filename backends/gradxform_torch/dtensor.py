@@ -23,7 +23,7 @@ from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import across, foreach, private
 from gradxform_torch.namespace import Namespace
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import DEVICE, any_sharded, are_writable, is_sharded, place_of
 
 
@@ -53,7 +53,7 @@ _elementwise = on_shards("elementwise", 1, inputs=4)
 _of_matrices = on_shards("of_matrices", 1)
 
 
-class Sharded(Plain):
+class Sharded(Leafwise):
     """PyTorch for DTensors: each kernel calls itself on the shards."""
 
     multiply = on_shards("multiply")

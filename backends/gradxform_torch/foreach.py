@@ -15,7 +15,7 @@ from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform_torch import parts, private
 from gradxform_torch.namespace import Namespace, rounded_number
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import are_writable
 
 _KIND = operator.attrgetter("device", "dtype")
@@ -24,7 +24,7 @@ _SUMS = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.floa
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-class Eager(Plain):
+class Eager(Leafwise):
     """PyTorch for tensors whose operations nothing records, so that memory may be overwritten."""
 
     def clip(self, leaves: Row, low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:

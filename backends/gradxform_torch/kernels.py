@@ -13,9 +13,9 @@ from gradxform_torch import readable
 from gradxform_torch.batched import Batched
 from gradxform_torch.dtensor import Sharded
 from gradxform_torch.host import Host
-from gradxform_torch.plain import Plain
+from gradxform_torch.plain import Leafwise
 
-_WAYS: dict[str, Plain] = {readable.HOST: Host(), readable.DEVICE: Batched(), readable.PLAIN: Plain()}
+_WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched(), readable.PLAIN: Leafwise()}
 
 
 def _chosen(name: str) -> Any:

@@ -60,7 +60,7 @@ class _Same(torch.autograd.Function):
 
 
 class Plain(Backend):
-    """PyTorch leaf by leaf: with autograd and under a compiler, where nothing is batched or overwritten."""
+    """PyTorch without its own kernels."""
 
     name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -154,6 +154,10 @@ class Plain(Backend):
         return leaf.numpy()
 
     custom_backward = staticmethod(_same)
+
+
+class Leafwise(Plain):
+    """PyTorch for groups of leaves, one by one: with autograd and under a compiler, where nothing is batched."""
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Leaves times factors of slices, one after the other."""

@@ -12,7 +12,7 @@ from typing import Any
 import bench_page
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, XLA, slow, tensors
+from support import FRAMEWORKS, ROOT, XLA, array, in_mode, slow, tensors
 from typer.testing import CliRunner
 
 import gradxform as gx
@@ -147,6 +147,38 @@ def test_nothing_but_numbers_is_concatenated(jax: Any) -> None:
     assert all(re.fullmatch(r"tensor<\d{1,2}xf64>", kind) for kind in joined)
 
 
+# --- no retrace ------------------------------------------------------------------------------------------------------
+
+LIMITS = (0.1, 0.2, 5.0, 1e9)
+
+
+def limited(limit: Any, grads: Any) -> Any:
+    return gx.chain(gx.clip_value(limit), gx.clip_norm(limit), gx.clip_global_norm(limit), gx.scale(-0.1))(grads)
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("jax", "tensorflow")])
+def test_a_changing_limit_is_traced_once(framework: str) -> None:
+    traces: list[int] = []
+
+    def noted(limit: Any, grads: Any) -> Any:
+        traces.append(1)
+        return limited(limit, grads)
+
+    step, grads = in_mode(framework, "compiled", noted), given(framework)
+    one, other, *_ = [step(tensors(framework, np.float32(limit)), grads) for limit in LIMITS]
+    assert len(traces) == 1 and not np.array_equal(array(one["4"]), array(other["4"]))
+
+
+def test_a_changing_limit_is_compiled_once_in_torch(torch: Any) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    counts, grads = CompileCounter(), given("torch", tree((3, 40)))
+    step = torch.compile(limited, backend=counts, fullgraph=True)
+    for limit in LIMITS:
+        step(torch.tensor(limit), grads)
+    assert counts.frame_count == 1
+
+
 # --- no value is read ------------------------------------------------------------------------------------------------
 
 CHAIN = gx.chain(gx.clip_value(0.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
@@ -168,6 +200,20 @@ def first_step(tx: Any) -> Callable[[Any], Any]:
         return updates, gx.metrics(state)
 
     return step
+
+
+@pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
+def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.MonkeyPatch, tf: Any) -> None:
+    grads = given("tensorflow")
+    step = tf.function(first_step(tx))
+    kind = type(tf.constant(0.0))
+    for name in ("numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"):
+        monkeypatch.setattr(kind, name, refuse)
+    with pytest.raises(Read):
+        bool(tf.constant(1.0) > 0.0)
+    graph = step.get_concrete_function({path: tf.TensorSpec(leaf.shape, leaf.dtype) for path, leaf in grads.items()})
+    assert "EagerPyFunc" not in {operation.type for operation in graph.graph.get_operations()}
+    graph(grads)
 
 
 @pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])

@@ -46,7 +46,7 @@ def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation(keras: 
         with pytest.raises(TypeError, match="before it is built"):
             function(wrapped)
     assert not hasattr(optimizer, "gradient_transformation_state")
-    with pytest.raises(AttributeError, match=r"plain was not wrapped by gx\.keras\.wrap"):
+    with pytest.raises(AttributeError, match="gradient_transformation"):
         _ = optimizer.gradient_transformation
 
 

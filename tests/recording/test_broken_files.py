@@ -204,3 +204,67 @@ def test_two_leaves_of_one_path_are_refused(trees: dict[str, Any], path: str, tm
     with pytest.raises(ValueError, match=path):
         gx.record(tmp_path)(0, **trees)
     assert list(tmp_path.iterdir()) == []
+
+
+ANY = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_part_of_a_description_replaced(data: st.DataObject, tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b")
+    header, rest = parts(b / STEP)
+    about = json.loads(header["__metadata__"]["about"])
+    node: Any = about
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else list(range(len(node)))))
+        if not isinstance(node[key], (dict, list)) or not node[key] or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(ANY)
+    header["__metadata__"]["about"] = json.dumps(about)
+    rewritten(b / STEP, header, rest)
+    code, said = compared(a, b)
+    assert code in (0, 1, 2)
+    assert code < 2 or (said.count("\n") == 1 and len(said) < 500), said
+
+
+MAP = """\
+[names]
+"dense" = "dense"
+
+[[leaf]]
+a = "dense/kernel"
+b = "dense/kernel"
+a_part = [0, 0, 4]
+a_gates = [0, 1, 0]
+a_axes = [0, 1]
+b_shape = [4, 3]
+how = "the map"
+sure = 1.00
+
+[alone]
+a = []
+b = []
+"""
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_characters_of_a_map_changed(data: st.DataObject, tmp_path: Path) -> None:
+    a = recorded(tmp_path / "a")
+    (tmp_path / "map.toml").write_text(MAP)
+    assert {pair.how for pair in gx.compare(a, a, map=tmp_path / "map.toml").pairs} == {"the map"}
+    text = list(MAP)
+    edit = st.tuples(st.integers(0, len(text) - 1), st.sampled_from([*"0123456789-.,[]{}\"'=ab \n", ""]))
+    for place, character in data.draw(st.lists(edit, min_size=1, max_size=4)):
+        text[place] = character
+    (tmp_path / "map.toml").write_text("".join(text))
+    result = CliRunner().invoke(app, ["compare", str(a), str(a), "--map", str(tmp_path / "map.toml")])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code in (0, 1, 2)
+    assert result.exit_code < 2 or result.stderr.count("\n") == 1, result.stderr
