@@ -39,11 +39,6 @@ class Entry:
         """Its rows in the registry."""
         return TABLE.get(self.name, ())
 
-    @property
-    def real(self) -> bool:
-        """Whether it is for real gradients only."""
-        return bool(self.rows) and all("complex64" not in row.dtypes for row in self.rows)
-
 
 _OWN = {"table": "made from a function: tests/transforms/test_catalogue.py", "devices": "runs the user's code"}
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gradxform as gx
 from gradxform.proof.gradients import zeros
-from gradxform.proof.registry import COMPLEX, DTYPES
+from gradxform.proof.registry import COMPLEX, DTYPES, Row
 
 SCALES = {"float16": (-7, 4), "float64": (-290, 290)}
 """The powers of ten of a leaf's magnitude."""
@@ -132,15 +132,21 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _templates(chosen: Callable[[Entry], bool] | None) -> tuple[str, ...]:
+def _templates(chosen: Callable[[Entry, str], bool] | None) -> tuple[str, ...]:
     """What the registry has for chains, of the chosen entries; by default what goes around another transform."""
-    found = (template for entry in ENTRIES if chosen is None or chosen(entry) for template in entry.chains)
-    return tuple(template for template in found if ("<tx>" in template) == (chosen is None))
+    found = ((entry, template) for entry in ENTRIES for template in entry.chains)
+    chains = tuple(template for entry, template in found if chosen is None or chosen(entry, template))
+    return tuple(template for template in chains if ("<tx>" in template) == (chosen is None))
 
 
-_NESTED, _PLAIN = _templates(None), _templates(lambda entry: not entry.real)
-_REAL = _templates(lambda entry: entry.real and "chains in float64" not in entry.left_out)
-_NARROW = _templates(lambda entry: entry.real)
+def _is_real(template: str) -> bool:
+    """Whether a transform is for real gradients only."""
+    return "complex64" not in Row(template).dtypes
+
+
+_NESTED, _PLAIN = _templates(None), _templates(lambda _, template: not _is_real(template))
+_REAL = _templates(lambda entry, template: _is_real(template) and "chains in float64" not in entry.left_out)
+_NARROW = _templates(lambda _, template: _is_real(template))
 """For real gradients; the latter not for float64."""
 
 
