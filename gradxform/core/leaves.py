@@ -124,6 +124,10 @@ class Leaves(NamedTuple):
 
     # --- scope ---------------------------------------------------------------------------------------------------
 
+    def shape(self, leaf: int) -> tuple[int | None, ...] | None:
+        """Return the static shape of a leaf, of a sparse one as of a dense one; None if its rank is unknown."""
+        return self.backend.shape(self.source.given(leaf))
+
     @property
     def active(self) -> Mask:
         """For each leaf, whether it is in scope and not stopped."""

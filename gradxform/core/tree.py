@@ -200,7 +200,7 @@ class Tree(Measured):
     def _check_shapes(self, fits: Callable[[Shape], bool], wrong: str, advice: str) -> None:
         """Reject an active leaf of a known shape that does not fit."""
         for i in self.chosen:
-            shape = self.backend.shape(self.leaves[i])
+            shape = self.shape(i)
             if shape is not None and not fits(shape):
                 raise ValueError(f"{wrong} the gradient at {self.source.path(i)!r} of shape {shape}; {advice}")
 

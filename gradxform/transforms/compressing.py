@@ -74,12 +74,12 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
 
 
 def _rank(g: Tree, i: int, fraction: float) -> Any:
-    """Return how many elements of a gradient are kept; None if it has no more values than that."""
+    """Return how many elements of a gradient are kept; None if it has no more values."""
     held, size = (g.backend.count(leaf, None) for leaf in (g.leaves[i], g.source.given(i)))  # of a sparse one, too
     if not isinstance(size, float):
         return g.backend.compute(_rounded, size, fraction=fraction)
     rank = max(1, math.floor(fraction * size + 0.5))
-    return None if isinstance(held, float) and rank > held else rank
+    return None if isinstance(held, float) and rank >= held else rank
 
 
 def _rounded(xp: Any, size: Array, *, fraction: float) -> Array:

@@ -40,7 +40,7 @@ def shape_of(transform: str, view: Tree, i: int, whole: bool = False) -> tuple[i
     Raises:
         ValueError: the rank or a length is unknown; names the path.
     """
-    shape = view.backend.shape(view.leaves[i])
+    shape = view.shape(i)
     if shape is None or (whole and None in shape):
         what, path = "rank" if shape is None else "shape", view.source.path(i)
         raise ValueError(f"{transform}: the {what} of {path!r} is unknown in the graph; set its static shape")
