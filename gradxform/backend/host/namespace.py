@@ -42,7 +42,6 @@ QUIET = np.errstate(all="ignore")
 """Silences warnings; a decorator takes half the time of a with statement."""
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
-_ALONE = _WIDE | {np.dtype(np.complex64)}
 
 _SAME = (
     *("isfinite", "sqrt", "abs", "any", "expm1", "log", "log1p", "cos", "sign", "sin", "floor", "sort", "reshape"),
@@ -232,34 +231,26 @@ def _operand(operand: Any) -> Any:
 # --- norms -----------------------------------------------------------------------------------------------------------
 
 
+@QUIET
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """Return the arrays' norms as a float64 vector."""
-    small = ord == 2 and len(leaves) < _MANY and all([leaf.dtype is _FLOAT32 for leaf in leaves])
-    if small and sum([leaf.size for leaf in leaves]) < threads.WORTH:  # fewer calls
-        return np.array([_norm32(leaf) for leaf in leaves])
-    return _norms(leaves, ord)
-
-
-@QUIET
-def _norms(leaves: Sequence[Any], ord: float) -> Any:
-    kinds = {leaf.dtype for leaf in leaves}
-    if not all([kind.isnative for kind in kinds]):
-        return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
-    found, sizes, groups = np.empty(len(leaves)), [leaf.size for leaf in leaves], list[list[int]]()
-    if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
-        groups = threads.together(sizes, [() if size <= _FEW else None for size in sizes])
+    sizes, single = [leaf.size for leaf in leaves], ord == 2 and all([leaf.dtype is _FLOAT32 for leaf in leaves])
+    one: Callable[[Any], float] = _norm32 if single else functools.partial(_norm, ord=ord)
+    few = not single or len(leaves) < _MANY
+    groups = [] if few else threads.together(sizes, [() if size <= _FEW else None for size in sizes])
+    if not groups:
+        return np.array(threads.spread(one, leaves, sizes))
+    found = np.empty(len(leaves))
     for places in groups:
-        flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
+        flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64)
         found[places] = _norms_together(flat, [sizes[i] for i in places])
     rest = sorted({*range(len(leaves))}.difference(*groups))
-    if rest:
-        given = [leaves[i] for i in rest], [sizes[i] for i in rest]
-        found[rest] = threads.spread(functools.partial(_norm, ord=ord), *given)
+    found[rest] = threads.spread(one, [leaves[i] for i in rest], [sizes[i] for i in rest])
     return found
 
 
 def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
-    """Return the 2-norms of parts of a float64 array, and overwrite it; its values come from a narrower dtype."""
+    """Return the 2-norms of parts of a float64 array, whose values are float32 numbers, and overwrite it."""
     np.square(flat, out=flat)
     lengths = np.array(sizes)
     found, some = np.zeros(len(lengths)), lengths > 0
@@ -268,21 +259,24 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
     return np.sqrt(found)
 
 
-def _norm(leaf: Any, ord: float) -> Any:
+def _norm(leaf: Any, ord: float) -> float:
     """Return the norm of one array."""
-    flat = np.asarray(leaf).ravel(order="K")
-    if flat.size == 0:
+    flat = np.asarray(leaf).ravel("K")
+    kind, size = flat.dtype, flat.size
+    if not kind.isnative:
+        return _norm(flat.astype(kind.newbyteorder("=")), ord)
+    if not size:
         return 0.0
     if ord != 2:  # the norm of the norms of blocks that fit the cache
-        if flat.size <= threads.CACHED:
+        if size <= threads.CACHED:
             return numerics.norm(NUMPY, flat, None, ord)
-        starts = range(0, flat.size, threads.CACHED)
+        starts = range(0, size, threads.CACHED)
         return _norm(np.array([_norm(flat[start : start + threads.CACHED], ord) for start in starts]), ord)
-    if flat.dtype.kind == "c":
-        flat = flat.view(flat.real.dtype)
-    if flat.dtype == np.float64:
+    if kind.kind == "c":
+        return _norm(flat.view(flat.real.dtype), ord)
+    if kind == _FLOAT64:
         return _norm64(flat)
-    return _norm32(flat) if flat.dtype == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+    return _norm32(flat) if kind == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
 
 
 def _norm32(leaf: Any) -> float:
@@ -294,7 +288,6 @@ def _norm32(leaf: Any) -> float:
     return math.sqrt(wide.dot(wide))
 
 
-@QUIET
 def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
