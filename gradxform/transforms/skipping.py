@@ -256,10 +256,10 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         old, rest = align.of_state(dense, state.sum, "accumulate: the sums")
         flushes, count = context.flushes, state.count
         context = once_flushed(context, [tx])
-        due = compute(_is_held, count) if flushes else compute(_is_last, count, every=every)
+        due, after = compute(_turn, count, every=every, flushes=flushes)
         known = static(due) and not g.groups  # then sums are either returned or kept
         by = compute(_unscaled, count, unit=unit) if flushes else 1.0 / (unit * every)
-        next_count = stored(g, 0.0 if flushes else compute(_next_place, count, every=every), count)
+        next_count = stored(g, after, count)
         if known and not tx.traits.stops:
             steps: Steps = [(1, {0: unit, 1: None}), *([(0, {1: by}), (1, {})] if due else [(0, {})])]
             here = overwritten(dense, old, steps, context)
@@ -346,20 +346,16 @@ def check_waits(what: str, tx: GradientTransformation) -> None:
         raise TypeError(f"{what}: {tx!r} has no accumulate(...), so that no gradients wait to be applied")
 
 
-def _is_last(xp: Any, count: Array, *, every: int) -> Array:
-    return count + 1.0 >= every
-
-
-def _is_held(xp: Any, count: Array) -> Array:
-    return count > 0.0
+def _turn(xp: Any, count: Array, *, every: int, flushes: bool) -> tuple[Any, Any]:
+    """Whether the means are returned in this step, and the number of gradients in the sums after it."""
+    if flushes:
+        return count > 0.0, 0.0
+    due = count + 1.0 >= every
+    return due, xp.where(due, 0.0, count + 1.0)
 
 
 def _unscaled(xp: Any, count: Array, *, unit: float) -> Array:
     return 1.0 / (unit * xp.where(count > 0.0, count, 1.0))
-
-
-def _next_place(xp: Any, count: Array, *, every: int) -> Array:
-    return xp.where(count + 1.0 >= every, 0.0, count + 1.0)
 
 
 # --- whether a step applies -------------------------------------------------------------------------------------------
