@@ -237,9 +237,9 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     sizes, single = [leaf.size for leaf in leaves], ord == 2 and all([leaf.dtype is _FLOAT32 for leaf in leaves])
     one: Callable[[Any], float] = _norm32 if single else functools.partial(_norm, ord=ord)
     few = not single or len(leaves) < _MANY
+    if few and sum(sizes) < threads.WORTH:
+        return np.array([one(leaf) for leaf in leaves])
     groups = [] if few else threads.together(sizes, [() if size <= _FEW else None for size in sizes])
-    if not groups:
-        return np.array(threads.spread(one, leaves, sizes))
     found = np.empty(len(leaves))
     for places in groups:
         flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64)
