@@ -242,20 +242,6 @@ def test_unknown_shapes(override: Any) -> None:
         assert_ulp(session.run(slope, {x: [[3.0], [4.0]]}), [[0.6], [0.7]])
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64, tf.complex64])
-def test_dtypes(override: Any, dtype: Any) -> None:
-    @tf.function
-    def slope(x: Any) -> Any:
-        with override({"Identity": gx.clip_norm(1.0)}):
-            y = tf.identity(x)
-        return tf.gradients(y, x, x)[0]
-
-    x = tf.cast(tf.constant(W), dtype)
-    found = slope(x)
-    assert found.dtype == dtype
-    assert_ulp(found, gx.clip_norm(1.0)(np.asarray(x)), ulp=1)
-
-
 def test_the_second_derivative() -> None:
     weights, point = np.array([20.0, -10.0]), np.array([3.0, 4.0])
 

@@ -71,16 +71,6 @@ def uninterrupted() -> tuple[list[Any], list[Any]]:
     return updates, states
 
 
-def test_every_transform_with_a_state_is_here() -> None:
-    from gradxform.core.transform import factories
-
-    names = " ".join(map(repr, TXS.values()))
-    kept = {row.tx.name for row in STATEFUL if row.tx.stateful and row.tx.name != "chain"} - {"masked"}
-    assert {"measure", "trace", "skip_large"} < kept <= set(factories)
-    assert [name for name in kept if f"{name}(" not in names] == []
-    assert all(tx.stateful for tx in TXS.values())
-
-
 @slow(XLA)
 def test_jit_keeps_the_form_of_every_state_and_changes_it() -> None:
     _, states = uninterrupted()
@@ -175,11 +165,6 @@ def by_flax_bytes(state: Any, folder: Path) -> Any:
     return serialization.from_bytes(first(), (folder / "state").read_bytes())
 
 
-def by_flax_dict(state: Any, folder: Path) -> Any:
-    serialization = pytest.importorskip("flax.serialization")
-    return serialization.from_state_dict(first(), serialization.to_state_dict(state))
-
-
 def by_pickle(state: Any, folder: Path) -> Any:
     (folder / "state").write_bytes(pickle.dumps(jax.tree.map(np.asarray, state)))
     return pickle.loads((folder / "state").read_bytes())
@@ -189,7 +174,6 @@ WAYS: dict[str, Callable[[Any, Path], Any]] = {
     "orbax": by_orbax,
     "orbax, from shapes": functools.partial(by_orbax, like=lambda: jax.eval_shape(first)),
     "flax bytes": by_flax_bytes,
-    "flax state dict": by_flax_dict,
     "pickle": by_pickle,
 }
 

@@ -148,22 +148,6 @@ def test_lengths_that_are_unknown_are_counted() -> None:
 # --- limits and retraces ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_new_value_of_a_variable_limit_does_not_retrace(make: Any, jit_compile: bool) -> None:
-    limit, w, traces = tf.Variable(1.0), variable(), []
-
-    @tf.function(jit_compile=jit_compile)
-    def run(gradient: Any) -> Any:
-        traces.append(1)
-        return gx.tensorflow.apply(make(limit), [(gradient, w)])[0][0]
-
-    first = run(tf.constant([0.0, 4.0]))
-    limit.assign(2.0)
-    assert_ulp(run(tf.constant([0.0, 4.0])), np.asarray(first) * 2)
-    assert len(traces) == 1
-
-
 def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
     traces, w = [], variable()
 

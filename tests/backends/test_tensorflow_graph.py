@@ -114,27 +114,6 @@ def test_functions_of_many_gradients() -> None:
     assert np.isnan(found[3][0]).all()
 
 
-@slow(SESSION, dtype=np.float64)
-@pytest.mark.parametrize("function", [gx.mgda, gx.cagrad, gx.upgrad])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_conflicting_gradients(function: Any, dtype: Any) -> None:
-    trees = [[np.array(row, dtype)] for row in ([1.0, -2.0], [-3.0, 1.0], [1.0, 1.0])]
-    with tf.Graph().as_default(), v1.Session() as session:
-        (found,) = session.run(function(tf.nest.map_structure(tf.constant, trees)))
-    np.testing.assert_allclose(found, function(trees)[0], rtol=0, atol=1e-6 if dtype == np.float32 else 1e-14)
-
-
-def test_peers_formulas() -> None:
-    gradients = [np.float32([3.0, 4.0]), np.float32([0.0])]
-    for like in ("tensorflow", "keras", "optax", "torch"):
-        for limit in (0.0, 1.0, 5.0):
-            tx = gx.clip_global_norm(limit, like=like)
-            with tf.Graph().as_default(), v1.Session() as session:
-                found = session.run(tx(list(map(tf.constant, gradients))))
-            for a, b in zip(found, tx(gradients), strict=True):
-                assert max_ulp(a, b) <= 2, (like, limit)
-
-
 @pytest.mark.parametrize("v2", [True, False], ids=["functions", "contexts"])
 def test_norms_measured_in_a_branch_are_measured_again_outside(v2: bool) -> None:
     @gx.transform

@@ -364,16 +364,6 @@ def test_no_value_is_read_where_gradients_flow(tx: Any) -> None:
         assert_ulp(result[key].detach(), wanted[key])
 
 
-@pytest.mark.parametrize("tx", MEASURED, ids=repr)
-def test_fake_tensors(tx: Any) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        tree = {"a": torch.ones(2), "b": torch.ones(1, 2, dtype=torch.bfloat16)}
-        result, _ = first_step(tx, tree)
-        assert [(leaf.shape, leaf.dtype) for leaf in result.values()] == [(v.shape, v.dtype) for v in tree.values()]
-
-
 class Clipper(torch.nn.Module):
     def forward(self, gradient: Any) -> Any:
         return gx.chain(CLIP, gx.clip_value(0.7))(gradient)

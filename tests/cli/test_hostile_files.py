@@ -97,20 +97,3 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     with writing.whole(tmp_path / "link.md") as part:
         part.write_text("after")
     assert (tmp_path / "link.md").is_symlink() and (tmp_path / "page.md").read_text() == "after"
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("none/page.md", "does not exist"),
-        ("folder", "is a folder; name a file"),
-        ("locked/page.md", "cannot be written"),
-    ],
-)
-def test_a_place_that_cannot_be_written_is_told_first(path: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "locked").mkdir(mode=0o500)
-    if path.startswith("locked") and os.access(tmp_path / "locked", os.W_OK):
-        pytest.skip("an administrator writes everywhere")
-    with pytest.raises(ValueError, match=words):
-        writing.check("parity", tmp_path / path)

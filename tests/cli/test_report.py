@@ -49,14 +49,6 @@ def test_a_wrong_element_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert float(row.split("|")[2]) > 1e6
 
 
-def test_a_wrong_dtype_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", w=np.float32([30, 40]))
-    backend = lookup.backend("numpy")
-    monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf.astype(float) for leaf in leaves])
-    text = report("--chain", "clip_norm(1.0)", "--gradients", tmp_path / "g.npz", "--frameworks", "numpy")
-    assert "| numpy eager | - |  | w became float64 (2,), from float32 (2,) |" in text
-
-
 def test_the_state_of_a_first_step_and_bfloat16(tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     ml_dtypes = pytest.importorskip("ml_dtypes")

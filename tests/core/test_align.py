@@ -78,15 +78,6 @@ def test_names_with_dots_fit_nested_dicts(framework: str) -> None:
     assert_bits(found, tensors(framework, {"x.b": 2 * B, "x.c": 2.5 * A}))
 
 
-def test_two_steps_with_dicts_in_two_orders(framework: str) -> None:
-    tx = gx.trace(1.0)
-    one, other = tensors(framework, ({"a": A, "b": B}, {"b": B, "a": A}))
-    _, state = tx.update(other, tx.init(one))
-    updates, state = tx.update(one, state)
-    assert_bits(updates, tensors(framework, {"a": 2 * A, "b": 2 * B}))
-    assert_bits(state.trace, updates)
-
-
 def test_lists_of_trees_in_two_orders_and_with_none(framework: str) -> None:
     trees = tensors(framework, [{"a": A, "b": B}, {"b": 3 * B, "a": None}])
     assert_bits(gx.mean(trees), tensors(framework, {"a": A / 2, "b": 2 * B}))

@@ -12,7 +12,6 @@ import pytest
 from support import EVERYWHERE, PROCESSES, one_sentence, python, run_advice, slow, tensors
 
 import gradxform as gx
-from gradxform.backend.errors import meant
 
 W = np.float32([3.0, 4.0])
 TREE = {"encoder": {"kernel": W, "bias": W}, "head": W}
@@ -357,28 +356,6 @@ def test_a_container_that_contains_itself_or_is_very_deep(leaf: str | None, kind
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
-
-
-FOREIGN_NAMES = {
-    "AGC": "clip_adaptive",
-    "ClipGradByNorm": "clip_norm",
-    "MultiSteps": "accumulate",
-    "PCGrad": "pcgrad",
-    "clip": "clip_value",
-    "clip_grad_norm_": "clip_global_norm",
-    "clipvalue": "clip_value",
-    "global_clipnorm": "clip_global_norm",
-    "multi_transform": "partition",
-    "np": "numpy",
-    "tf": "tensorflow",
-    "topk": "top_k",
-}
-
-
-def test_other_libraries_names_lead_to_ones_that_are_here() -> None:
-    for name, own in FOREIGN_NAMES.items():
-        assert not hasattr(gx, name)
-        assert meant(name, gx.__all__) == own and own in gx.__all__
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from contracts_backends import CONTRACTS
 from mutants import verdict
-from mutants_cosmic import FOLDERS, mutated, sample
 from mutants_run import forked
 from support import python
 
@@ -124,18 +123,6 @@ assert mutants_cosmic.apply(pathlib.Path({str(tmp_path)!r}), mutant)
 print((a.double(), held(1), a.LIMIT - 1, a.Table.first))
 """
     assert python("-c", program).stdout.strip() == repr(wanted)
-
-
-def test_a_line_keeps_its_mutation_whatever_the_other_lines_are(tmp_path: Path) -> None:
-    for name in FOLDERS:
-        (tmp_path / "gradxform" / name).mkdir(parents=True)
-    file = tmp_path / "gradxform/core/a.py"
-    file.write_text(SOURCE, encoding="utf-8")
-    some = sample(tmp_path, 100)
-    assert {mutant.line for mutant in some} == {1, 2, 3, 5, 7}
-    assert all(mutated(SOURCE, mutant.operator, mutant.occurrence) for mutant in some)
-    file.write_text("x = 1 + 2\n" + SOURCE, encoding="utf-8")
-    assert {(m.old, m.new) for m in some} < {(m.old, m.new) for m in sample(tmp_path, 100)}
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of a framework that another test has imported

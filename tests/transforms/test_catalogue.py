@@ -395,33 +395,6 @@ def test_noise_depends_on_the_path_but_not_on_the_number_of_a_model_or_other_gra
     assert noise({"w_1": np.zeros(3)})[0].tolist() != noise({"w": np.zeros(3)})[0].tolist()
 
 
-def test_noise_is_normal_and_independent() -> None:
-    count = 400_000
-    zeros = {"a": np.zeros(count), "b": np.zeros(count)}
-
-    def noise(seed: int, steps: int = 1) -> Any:
-        tx = gx.add_noise(1.0, seed)
-        state = tx.init(zeros)
-        for _ in range(steps):
-            updates, state = tx.update(zeros, state)
-        return updates
-
-    first = noise(0)
-    streams = [first["a"], first["b"], noise(1)["a"], noise(0, 2)["a"]]
-    for i, x in enumerate(streams):
-        assert abs(x.mean()) < 5 / math.sqrt(count)
-        assert abs(x.var() - 1) < 5 * math.sqrt(2 / count)
-        assert abs((x**3).mean()) < 5 * math.sqrt(15 / count)
-        assert abs((x**4).mean() - 3) < 5 * math.sqrt(96 / count)
-        assert abs((x[1:] * x[:-1]).mean()) < 5 / math.sqrt(count)
-        for other in streams[:i]:
-            assert abs((x * other).mean()) < 5 / math.sqrt(count)
-    ordered = np.sort(streams[0])
-    normal = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in ordered[::100]])
-    assert np.abs(normal - (np.arange(count)[::100] + 0.5) / count).max() < 1.95 / math.sqrt(count)  # Kolmogorov
-    assert ordered[-1] > 4
-
-
 # --- steps that are not applied --------------------------------------------------------------------------------------
 
 
