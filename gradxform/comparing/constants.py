@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # what belongs together
-SAME_VALUES, OTHER_VALUES = 0.99, 0.9  # cosines from which values are the same ones, and below which they are others
+SAME_VALUES = 0.99  # cosine from which values are the same ones
 LEAST_VALUES = 3  # elements below which equal values prove nothing
 CHANCE = 1e-3  # pairs of random leaves, of all that are compared, that may be taken for equal by chance
 HOW_SURE = {  # pairs, by how they were found: 0.95 leaves one of 20 to a fault, 0.4 is a guess
@@ -16,7 +16,6 @@ HOW_SURE = {  # pairs, by how they were found: 0.95 leaves one of 20 to a fault,
     "equal parameters and order": 0.7,
     "shape alone": 0.4,
 }
-SEEN = 0.95  # how sure a pair is whose parameters are equal once their blocks are in order
 SURE = 0.9  # how sure a pair must be that something is said of its parameters; below it, it is named as doubtful
 
 # what rounding explains

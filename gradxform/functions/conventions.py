@@ -46,15 +46,21 @@ _ALIASES = {
 }
 ALIASES = {other: name for name, others in _ALIASES.items() for other in others}
 """One name for modules that frameworks and models name otherwise."""
-FUSED = (
-    (re.compile(r"^(in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv)$"), THIRDS),
-    (re.compile(r"^(kv|kv_proj|to_kv|key_value|wkv)$"), ("key", "value")),
-    (re.compile(r"^(gate_up|gate_up_proj)$"), ("gate", "up")),
-)
+FUSED = {
+    "in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv": THIRDS,
+    "kv|kv_proj|to_kv|key_value|wkv": ("key", "value"),
+    "gate_up|gate_up_proj": ("gate", "up"),
+}
 """Projections that are one leaf in some models, and their parts in others."""
+SPELLINGS = (
+    (re.compile(r"(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$"), r"\3\4/\1_\2"),  # a layer of PyTorch's is a module
+    (re.compile(r"dense_h/kernel$"), "weight_hh"),  # of Flax's recurrent cells
+    (re.compile(r"dense_[ih]/(?=[^/]*$)"), ""),
+)
+"""Leaves of recurrent layers, as one framework writes them, and as all are read."""
 GATES = {4: "ifgo", 3: "rzn"}
 """Input, forget, candidate and output gate of an LSTM, reset, update and candidate of a GRU: in the order of most."""
-OTHER_GATES = {("keras", 3): "zrn"}
+OTHER_GATES = {("recurrent_kernel", 3): "zrn"}
 """Of Keras."""
 
 

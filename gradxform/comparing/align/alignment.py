@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gradxform.comparing import mapping
-from gradxform.comparing.align.leaves import (
-    Leaf,
-    Module,
-    cells_of,
-    in_order,
-    leaves_of,
-    name_of,
-    without_common,
-    without_numbers,
-)
+from gradxform.comparing.align.leaves import Leaf, Module, common, in_order, leaves_of, name_of, shortened
 from gradxform.comparing.align.pairing import Values, equal, paired
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
 from gradxform.comparing.layouts import Layout, Shape
 from gradxform.comparing.mapping import Map, Pair
 from gradxform.recording.reading import Recording
-
-Both = tuple[Leaf, Leaf]
-Keyed = tuple[Any, Leaf]
-_first = operator.itemgetter(0)
 
 
 class Alignment(NamedTuple):
@@ -66,8 +54,13 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     values = not (a.norms_only or b.norms_only)
     telling = [tree for tree in ("parameters", "gradients") if tree in trees and values]
     read = {tree: (_reader(a, steps[0], tree), _reader(b, steps[0], tree)) for tree in telling}
-    matching = _Matching(shapes, read, given)
+    matching = _Matching(read)
+    for side in (0, 1):
+        taken = {pair.views[side].path for pair in given.pairs} | given.alone[side]
+        leaves = in_order(leaves_of(shapes[side], shapes[1 - side]))
+        matching.left.append({leaf: None for leaf in leaves if leaf.path not in taken})
     matching.run(given.names)
+    matching.pairs += given.pairs
     if not matching.pairs:
         one, other = (some([f"{path!r} {shape}" for path, shape in side.items()]) for side in shapes)
         raise ValueError(f"no leaf of A is one of B: A has {one}, B has {other}; write a map (--map)")
@@ -100,172 +93,148 @@ def _reader(recording: Recording, step: int, tree: str) -> Values:
     return read
 
 
+Key = Callable[[Leaf], Any]
+"""What two leaves have in common that are a pair; None if a leaf is left out."""
+
+
 class _Matching:
     """The leaves that are left, and the pairs that were made of others."""
 
-    def __init__(self, shapes: Sequence[Mapping[str, Shape]], read: Mapping[str, tuple[Values, Values]], given: Map):
-        self.read, self.pairs, self.cells = read, list(given.pairs), (cells_of(shapes[0]), cells_of(shapes[1]))
-        self.made: list[tuple[Leaf, Leaf, float]] = []
-        leaves = [leaves_of(shapes[side], shapes[1 - side], self.cells[side]) for side in (0, 1)]
-        known = [{pair.views[side].path for pair in given.pairs} | given.alone[side] for side in (0, 1)]
-        self.left = _without(leaves, [{leaf for leaf in leaves[side] if leaf.path in known[side]} for side in (0, 1)])
-        self._equal: dict[str, dict[Leaf, set[Leaf]]] = {}
+    def __init__(self, read: Mapping[str, tuple[Values, Values]]):
+        self.left: list[dict[Leaf, None]] = []
+        self.read, self.pairs = read, list[Pair]()
+        # Where pairs have led modules, and how surely.
+        self.led: dict[Module, dict[Module, float]] = {}
 
     def run(self, given: Mapping[str, str]) -> None:
         """Make pairs, by what proves most first."""
         if given:
-            self.add("the map", list(_by_map(*self.left, given)))
-        if self.are_renumbered():
-            self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", _zipped([(leaf.name, leaf) for leaf in side] for side in self.left))
-        if not all(self.left):
-            return
-        self.add("equal parameters", self.by_values("parameters"))
-        self.add("names", _by_name(*self.left))
-        self.add("equal gradients", self.by_values("gradients"))
-        self.add("equal parameters and order", self.by_values("parameters", alone=False))
-        for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
-            for key in (_kind, lambda leaf: leaf.size):
-                sides = ([leaf for leaf in in_order(side) if len(leaf.shape) >= axes] for side in self.left)
-                found = _zipped([(key(leaf), leaf) for leaf in side] for side in sides)
-                self.add("shape alone", [both for both in found if _may_meet(*both)])
-
-    def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
-        """Make pairs of leaves that are left, and of what they lead to; some are no surer than what led to them."""
-        done: list[set[Leaf]] = [set(), set()]
-        for one, other in found:
-            pair = paired(one, other, how, self.read, self.cells)
-            if pair is None and how == "the map":
-                text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
-                raise ValueError(f"{text}, and no layout brings them together")
-            if pair is not None:
-                self.pairs.append(pair._replace(sure=min(pair.sure, (sure or {}).get(one, 1.0))))
-                self.made.append((one, other, self.pairs[-1].sure))
-                done[0].add(one)
-                done[1].add(other)
-        self.left = _without(self.left, done)
-        if all(self.left) and how not in ("the map", "equal paths", "equal parameters", "modules"):  # names come before
+            ends = _ends(self.left, given)
+            self.add("the map", ends.get, _name)
+            self.add("the map", lambda x: name_of(ends[x], len(x.shape)) if x in ends else None, _about)
+        self.add_renumbered()
+        self.add("equal paths", _name, _name)
+        self.add_equal("parameters", alone=True)
+        begins = [common([leaf.about.module for leaf in side]) for side in self.left]
+        for numbers in (False, True):
+            self.add(
+                "names",
+                *(partial(_in_module, end=partial(shortened, begin=begin, numbers=numbers)) for begin in begins),
+                alone=numbers,
+            )
+        self.add_modules()
+        self.add_equal("gradients", alone=True)
+        self.add_modules()
+        self.add_equal("parameters")
+        self.add_modules()
+        for axes, roles in itertools.product((2, 1, 0), (1, 0)):  # matrices first, whose modules lead the vectors
+            self.add("shape alone", *[partial(_shape, axes=axes, roles=roles)] * 2)
             self.add_modules()
+
+    def add(self, how: str, *keys: Key, alone: bool = False) -> None:
+        """Pair leaves that are left and share a key: in their order, if both sides have as many, or one alone."""
+        groups, others = (_grouped(side, key) for side, key in zip(self.left, keys, strict=True))
+        for key, ones in groups.items() if how == "the map" else ():
+            if len(ones) > 1 and key in others:
+                names = f"{ones[0].name!r} and {ones[1].name!r} of A both to {others[key][0].name!r} of B"
+                raise ValueError(f"the map leads {names}")
+        equals = [(ones, others[key]) for key, ones in groups.items() if len(ones) == len(others.get(key, ()))]
+        found = [pair for both in equals if len(both[0]) == 1 or not alone for pair in zip(*both, strict=True)]
+        if how != "names" or 2 * len(found) >= min(map(len, self.left)):  # a few may be names of kinds, numbered
+            for one, other in found:
+                self.make(one, other, how)
+
+    def make(self, one: Leaf, other: Leaf, how: str) -> None:
+        """Make a pair if a layout brings two leaves together; it is no surer than what has led to it."""
+        (module, role), (end, other_role) = one.about, other.about
+        if how == "shape alone" and role and other_role and role != other_role:
+            return
+        pair, ends = paired(one, other, how, self.read), self.led.setdefault(module, {})
+        if pair is not None:
+            sure = min(pair.sure, ends[end]) if how == "modules" else pair.sure
+            ends[end] = max(sure, ends.get(end, 0.0))
+            self.pairs.append(pair._replace(sure=sure))
+            del self.left[0][one], self.left[1][other]
+        elif how == "the map":
+            text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
+            raise ValueError(f"{text}, and no layout brings them together")
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
-        led: dict[Module, dict[Module, float]] = {}
-        for one, other, sure in self.made:
-            ends, end = led.setdefault(one.about.module, {}), other.about.module
-            ends[end] = max(sure, ends.get(end, 0.0))
-        near = {leaf: next(iter(ends)) for leaf in self.left[0] if len(ends := led.get(leaf.about.module, {})) == 1}
-        sures = {leaf: led[leaf.about.module][end] for leaf, end in near.items()}
-        sides = (near.items(), ((leaf, leaf.about.module) for leaf in self.left[1]))
-        self.add("modules", _zipped(map(_in_modules, sides), alone=True), sures)
+        ends = {module: next(iter(ends)) for module, ends in self.led.items() if len(ends) == 1}
+        self.add("modules", partial(_in_module, end=ends.get), partial(_in_module, end=lambda x: x), alone=True)
 
-    def equal(self, tree: str) -> dict[Leaf, set[Leaf]]:
-        """The leaves that are left and have equal values in a tree."""
-        if tree not in self.read:
-            return {}
-        if tree not in self._equal:
-            self._equal[tree] = equal(*self.left, *self.read[tree])
-        left = set(self.left[1])
-        return {leaf: self._equal[tree].get(leaf, set()) & left for leaf in self.left[0]}
+    def add_equal(self, tree: str, alone: bool = False) -> None:
+        """Pair leaves of equal values in a tree: alone among all that are left, or in their order."""
+        groups = self.equal(tree)
+        ends = {other: group for group in groups.values() for other in group}
+        self.add(f"equal {tree}{'' if alone else ' and order'}", groups.get, ends.get, alone=alone)
 
-    def by_values(self, tree: str, alone: bool = True) -> list[Both]:
-        """Leaves of equal values in a tree: alone among all, or in their order."""
-        near = {leaf: frozenset(others) for leaf, others in self.equal(tree).items()}
-        ends = {other: group for group in near.values() for other in group}
-        ones = [(near[leaf], leaf) for leaf in in_order(self.left[0]) if near.get(leaf)]
-        others = [(ends[leaf], leaf) for leaf in in_order(self.left[1]) if leaf in ends]
-        return _zipped((ones, others), alone)
+    def equal(self, tree: str) -> Mapping[Leaf, frozenset[Leaf]]:
+        """The leaves of B that have the values of a leaf of A."""
+        return equal([*self.left[0]], [*self.left[1]], *self.read[tree]) if tree in self.read and all(self.left) else {}
 
-    def are_renumbered(self) -> bool:
-        """Whether paths mean other values in the other run: Keras counts dense, dense_1 on in each model.
+    def add_renumbered(self) -> None:
+        """Pair leaves whose paths mean other values in the other run: Keras counts dense, dense_1 on in each model.
 
         Where both sides have the same paths, or one of them has its values, these are believed.
         """
-        paths = [{leaf.name: leaf for leaf in side} for side in self.left]
+        paths, tree = [{leaf.name: leaf for leaf in side} for side in self.left], next(iter(self.read), "")
         shared = paths[0].keys() & paths[1].keys()
-        if paths[0].keys() == paths[1].keys() or not shared:
-            return False
-        equals = self.equal("parameters")
-        return not any(paths[1][path] in equals.get(paths[0][path], ()) for path in shared)
+        groups = self.equal(tree) if shared and paths[0].keys() != paths[1].keys() else {}
+        if groups and not any(paths[1][path] in groups.get(paths[0][path], ()) for path in shared):
+            self.add_equal(tree, alone=True)
 
 
-def _without(sides: Sequence[Sequence[Leaf]], taken: Sequence[Container[Leaf]]) -> tuple[list[Leaf], list[Leaf]]:
-    one, other = ([leaf for leaf in side if leaf not in done] for side, done in zip(sides, taken, strict=True))
-    return one, other
+_name, _about = operator.attrgetter("name"), operator.attrgetter("about")
 
 
-def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> Iterator[Both]:
-    """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
+def _grouped(leaves: Iterable[Leaf], key: Key) -> dict[Any, list[Leaf]]:
+    groups: dict[Any, list[Leaf]] = {}
+    for leaf in leaves:
+        groups.setdefault(key(leaf), []).append(leaf)
+    groups.pop(None, None)
+    return groups
+
+
+def _in_module(leaf: Leaf, end: Callable[[Module], Module | None]) -> Any:
+    """Where the module of a leaf is led, if it is, and the role and size of the leaf."""
+    module, role = leaf.about
+    return None if (found := end(module)) is None else (found, role, leaf.size)
+
+
+def _shape(leaf: Leaf, axes: int, roles: int) -> Any:
+    """The size of a leaf that has so many axes, and its role."""
+    return (leaf.size, leaf.about.role * roles) if len(leaf.shape) >= axes else None
+
+
+def _ends(sides: Sequence[Iterable[Leaf]], given: Mapping[str, str]) -> dict[Leaf, str]:
+    """Where a user's names lead leaves, those of whole modules by the rest of their names.
 
     Raises:
-        ValueError: names that no leaf of a side has, or two leaves that are led to one.
+        ValueError: names that no leaf of a side has.
     """
-    for side, own, leaves in (("A", given.keys(), a), ("B", given.values(), b)):
+    for side, own, leaves in zip("AB", ([*given], [*given.values()]), sides, strict=True):
         parts = [leaf.name.split("/") for leaf in leaves]
         there = {"/".join(path[:count]) for path in parts for count in range(1, len(path) + 1)}
         if wrong := next((name for name in own if name not in there), None):
             like = mapping.like(wrong, sorted(there))
             raise ValueError(f"the map has {wrong!r}, and no leaf or module of {side} is named so; {like}")
-    others: dict[Any, Leaf] = {key: other for other in reversed(b) for key in (other.about, other.name)}
-    ends: dict[Leaf, Leaf] = {}
-    for leaf in a:
+    found: dict[Leaf, str] = {}
+    for leaf in sides[0]:
         keys = leaf.name.split("/")
         around = ("/".join(keys[:count]) for count in range(len(keys), 0, -1))
         old = next((old for old in around if old in given), None)
         if old is not None:
-            new = given[old] + leaf.name[len(old) :]
-            end = others.get(new) or others.get(name_of(new, len(leaf.shape)))
-            if end in ends:
-                raise ValueError(f"the map leads {ends[end].name!r} and {leaf.name!r} of A both to {end.name!r} of B")
-            if end is not None:
-                ends[end] = leaf
-                yield leaf, end
-
-
-def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
-    """Leaves of modules of one name that have one role: as many on each side, in their order, or one of a number.
-
-    Numbers count from 0 or 1, with gaps or on from another model: fc1 and fc2 are dense and dense_1.
-    """
-    sides, found = (a, b), list[Both]()
-    for key in (without_numbers, tuple):
-        modules = (without_common([leaf.about.module for leaf in side]) for side in sides)
-        pairs = (sorted(zip(keys, side, strict=True), key=_first) for keys, side in zip(modules, sides, strict=True))
-        named = ([(leaf, key(module)) for module, leaf in side] for side in pairs)
-        found += _zipped(map(_in_modules, named), alone=key is tuple)
-        sides = _without(sides, [{both[side] for both in found} for side in (0, 1)])
-    return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
-
-
-def _in_modules(leaves: Iterable[tuple[Leaf, Module]]) -> list[Keyed]:
-    """Leaves by their module, role and size."""
-    return [((module, leaf.about.role, leaf.size), leaf) for leaf, module in leaves]
-
-
-def _kind(leaf: Leaf) -> tuple[Any, ...]:
-    """What leaves have in common that are paired by their order: the sizes of axes, and a role."""
-    return (*sorted(size for size in leaf.shape if size != 1), leaf.about.kind)
-
-
-def _may_meet(one: Leaf, other: Leaf) -> bool:
-    """Whether two roles are one, or a role is none that the frameworks name."""
-    return one.about.role == other.about.role or not (one.about.is_known and other.about.is_known)
-
-
-def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]:
-    """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
-    groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
-    for side, group in zip(sides, groups, strict=True):
-        for key, leaf in side:
-            group.setdefault(key, []).append(leaf)
-    found = ((ones, groups[1].get(key, ())) for key, ones in groups[0].items() if not alone or len(ones) == 1)
-    return [both for ones, others in found if len(ones) == len(others) for both in zip(ones, others, strict=True)]
+            found[leaf] = given[old] + leaf.name[len(old) :]
+    return found
 
 
 def _not_aligned(matching: _Matching) -> frozenset[str]:
     """Leaves that are left on both sides and could be one another's in a layout that is not known."""
-    kinds = [{(leaf.path, leaf.about.kind.replace("recurrent", "matrix")) for leaf in side} for side in matching.left]
-    shared = set.intersection(*({kind for _, kind in side} for side in kinds))
-    return frozenset(path for side in kinds for path, kind in side if kind in shared)
+    kinds = {"bias": "bias", "bias of the input": "bias", "scale": "scale"}
+    sides = [_grouped(side, lambda leaf: kinds.get(leaf.about.role, "matrix")) for side in matching.left]
+    return frozenset(leaf.path for side in sides for kind in sides[0].keys() & sides[1] for leaf in side[kind])
 
 
 def _in_order(pairs: list[Pair], a: Sequence[str], b: Sequence[str]) -> list[Pair]:

@@ -1,7 +1,7 @@
 """The leaves of a recording, as they are matched.
 
 What their paths say across frameworks: modules under other names, and the role of a leaf in its module. Fused
-projections and gates are parts, where the other recording has parts.
+projections, gates and pairs of biases are parts, where the other recording has parts.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
-from gradxform.functions.conventions import ALIASES, FUSED, GATES, OTHER_GATES, ROLES, WRAPPERS
+from gradxform.functions.conventions import ALIASES, FUSED, GATES, OTHER_GATES, ROLES, SPELLINGS, WRAPPERS
 
 Module = tuple[tuple[str, int], ...]
 """Names and numbers of modules, from the outermost on."""
 _NONE = -1
 """The number of a module without one, as of the first of dense, dense_1 and dense_2."""
-
-_LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
 
 
 class Name(NamedTuple):
@@ -30,38 +28,25 @@ class Name(NamedTuple):
     module: Module
     """The modules around, without wrappers, under one name in all frameworks."""
     role: str
-    """Of `ROLES`; else the last key, which counts as a module then."""
+    """Of `ROLES`; empty if the last key is none that the frameworks have: it counts as a module then."""
 
-    @property
-    def kind(self) -> str:
-        """What the leaf may be at least: a matrix where the name is unknown."""
-        return "bias" if self.role.startswith("bias") else self.role if self.is_known else "matrix"
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the role is one that the frameworks have a name for."""
-        return self.role in ROLES.values()
+@lru_cache(maxsize=1 << 18)
+def _spelled(path: str) -> str:
+    """A path as all frameworks would write it."""
+    path = path.lower()
+    for pattern, new in SPELLINGS:
+        path = pattern.sub(new, path)
+    return path
 
 
 @lru_cache(maxsize=1 << 18)
 def name_of(path: str, axes: int) -> Name:
     """The modules and the role that the path of a leaf with so many axes names."""
-    *modules, last = _in_order(path.lower().split("/"))
-    if modules[-1:] == ["dense_h"] and last == "kernel":  # of Flax's recurrent cells
-        last = "weight_hh"
-    if modules[-1:] in (["dense_i"], ["dense_h"]):
-        modules = modules[:-1]
+    *modules, last = _spelled(path).split("/")
     if last not in ROLES:
-        return Name(_tokens([*modules, last]), last)
+        return Name(_tokens([*modules, last]), "")
     return Name(_tokens(modules), "scale" if last == "weight" and axes < 2 else ROLES[last])
-
-
-def _in_order(parts: Sequence[str]) -> list[str]:
-    """The parts of a path, a layer's number and direction in PyTorch's recurrent weights before the name."""
-    match = _LAYER.match(parts[-1])
-    if not match:
-        return list(parts)
-    return [*parts[:-1], match[3], *(["backward"] if match[4] else []), f"{match[1]}_{match[2]}"]
 
 
 def _tokens(modules: Iterable[str]) -> Module:
@@ -77,20 +62,23 @@ def _tokens(modules: Iterable[str]) -> Module:
     return tuple(found)
 
 
-def without_common(modules: Sequence[Module]) -> list[Module]:
-    """The modules without those that all of them begin with."""
-    ends = zip(min(modules), max(modules), strict=False) if len(modules) > 1 else ()
-    shared = len([*itertools.takewhile(lambda keys: keys[0] == keys[1], ends)])
-    return [module[shared:] for module in modules]
+def common(modules: Sequence[Module]) -> int:
+    """How many modules all of them begin with."""
+    ends = zip(min(modules), max(modules), strict=False) if modules else ()
+    return len([*itertools.takewhile(lambda keys: keys[0] == keys[1], ends)])
 
 
-def without_numbers(module: Module) -> Module:
-    """The names of modules alone: fc1 is what dense_1 may be."""
-    return tuple((name, _NONE) for name, _ in module)
+def shortened(module: Module, begin: int, numbers: bool) -> Module:
+    """A module without the first ones, and without numbers, which may count from 0 or 1, with gaps or on.
+
+    fc1 and fc2 are dense and dense_1, or dense_6 and dense_7.
+    """
+    return tuple((name, number if numbers else _NONE) for name, number in module[begin:])
 
 
+Cell = tuple[int, str]
+"""The axis of the gates of a recurrent layer, and their order; empty if it is not known."""
 _MOST_SECTIONS = 256
-_LAST = ("weight", "bias", "kernel")
 
 
 class Leaf(NamedTuple):
@@ -100,8 +88,10 @@ class Leaf(NamedTuple):
     path: str
     layout: Layout
     shape: Shape
+    cell: Cell | None
+    """That of the recurrent layer that it is in."""
     sizes: tuple[int, ...] = ()
-    """Of a part of a fused projection, the sizes of all parts along the axis."""
+    """Of a part, the sizes of all parts along the axis."""
 
     @property
     def about(self) -> Name:
@@ -116,11 +106,10 @@ class Leaf(NamedTuple):
     def variants(self) -> Iterator[Layout]:
         """The places where a part may stand: behind the parts before it, or in each of some sections, as of heads."""
         yield self.layout
-        if not self.sizes or self.layout.part is None:
-            return
-        (axis, start, stop, *_), common = self.layout.part, math.gcd(*self.sizes)
-        counts = (count for count in range(2, min(common, _MOST_SECTIONS) + 1) if common % count == 0)
-        yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
+        if self.layout.part is not None:
+            (axis, start, stop), common = self.layout.part, math.gcd(*self.sizes)
+            counts = (count for count in range(2, min(common, _MOST_SECTIONS) + 1) if common % count == 0)
+            yield from (Layout(part=(axis, start // count, stop // count, count)) for count in counts)
 
 
 def in_order(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
@@ -129,107 +118,87 @@ def in_order(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     return leaves if paths != sorted(paths) else sorted(leaves, key=lambda leaf: _natural(leaf.name))
 
 
-@lru_cache(maxsize=1 << 18)
 def _natural(path: str) -> list[tuple[int, str]]:
     """What orders layer2 before layer10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
-def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape], cells: Mapping[str, Cell]) -> list[Leaf]:
-    """The leaves of a recording that has these cells; fused ones as parts if the other recording has the parts."""
-    unlike = {path: shape for path, shape in other.items() if shapes.get(path) != shape}
-    linen = {token for path, shape in unlike.items() for token, _ in name_of(path, len(shape)).module}
-    has_two_biases, modules = any("bias_ih" in path for path in other), Siblings()
-    for path, shape in other.items():
-        module, role = name_of(path, len(shape))
-        if module:
-            modules.setdefault((*module[:-1], role == "bias"), {})[module[-1][0]] = math.prod(shape)
+def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
+    """The leaves of a recording; fused ones as parts if the other recording has parts of their sizes."""
+    cells, groups = _cells(shapes), _groups(other)
     found: list[Leaf] = []
     for path, shape in shapes.items():
-        if other.get(path) == shape:
-            found.append(Leaf(path, path, SAME, shape))
-            continue
-        parts = list(_projections(path, shape, modules))
-        cell = cell_at(path, cells)
-        if cell and cell[1] and {f"i{gate}" for gate in cell[1]} <= linen:
-            parts += _gates(path, shape, cell)
-        if not parts and len(shape) == 2 and shape[0] == 2 and path.split("/")[-1] == "bias" and has_two_biases:
-            halves = enumerate(("ih", "hh"))  # of inputs and states, which Keras's GRU keeps in one
-            parts = [_part(f"{path}_{name}", path, shape, 0, place, 1) for place, name in halves]
-        found += parts or [Leaf(path, path, SAME, shape)]
+        whole = Leaf(path, path, SAME, shape, cells.get(name_of(path, len(shape)).module))
+        parts = [] if other.get(path) == shape else _parts(whole, groups)
+        found += parts or [whole]
     return found
 
 
-Siblings = dict[tuple[Any, ...], dict[str, int]]
-"""The sizes of the weights, or of the biases, of the modules in a module, by their names."""
-
-
-def _projections(path: str, shape: Shape, other: Siblings) -> Iterator[Leaf]:
-    """Query, key and value of a joint projection, and the like; keys and values may be fewer than queries."""
-    module, _, last = path.lower().rpartition("/")
-    if last in _LAST:
-        module, _, joint = module.rpartition("/")
-    else:  # in_proj_weight
-        joint, _, end = last.rpartition("_")
-        joint, last = (joint, end) if end in _LAST else (last, "weight")
-    for pattern, tokens in FUSED:
-        if not shape or not pattern.match(joint):
-            continue
-        axis = len(shape) - 1 if last == "kernel" or joint == "c_attn" else 0
-        found = (x for (*_, bias), x in other.items() if bias == (last == "bias") and x.keys() >= {*tokens})
-        each = (tuple(x[token] for token in tokens) for x in found)
-        sizes = next((x for x in each if sum(x) == math.prod(shape)), ())
-        rows = tuple(size * shape[axis] // math.prod(shape) for size in sizes)
-        starts = itertools.accumulate(rows, initial=0)
-        for token, size, start in zip(tokens, rows, starts, strict=False):
-            yield _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, size)._replace(sizes=rows)
-
-
-def _gates(path: str, shape: Shape, cell: Cell) -> Iterator[Leaf]:
-    """The gates of a fused recurrent weight, as Flax's linen cells have them, each a module."""
-    name, last, axis = name_of(path, 2), path.rpartition("/")[2], cell[0] % len(shape)
-    kind = "bias" if name.role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
-    side, size = "i" if name.role in ("matrix", "bias of the input") else "h", shape[axis] // len(cell[1])
-    modules = [token if number < 0 else f"{token}_{number}" for token, number in name.module]
-    for place, gate in enumerate(cell[1]):
-        yield _part("/".join((*modules, f"{side}{gate}", kind)), path, shape, axis, place * size, size)
-
-
-def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) -> Leaf:
-    new = (*shape[:axis], size, *shape[axis + 1 :])
-    return Leaf(name, path, Layout(part=(axis, start, start + size)), new)
-
-
-_HIDDEN = re.compile(r"^weight_hh(_l\d+)?(_reverse)?$")
-Cell = tuple[int, str]
-"""The axis of the gates of a recurrent layer, and their order; empty if it is not known."""
-
-
-def cells_of(shapes: Mapping[str, Shape]) -> dict[str, Cell]:
-    """The recurrent layers of a recording, by the path of the module, from the shape of one weight of each."""
-    found: dict[str, Cell] = {}
+def _cells(shapes: Mapping[str, Shape]) -> dict[Module, Cell]:
+    """The recurrent layers of a recording, from the shape of one weight of each."""
+    found: dict[Module, Cell] = {}
     for path, shape in shapes.items():
-        module, _, last = path.rpartition("/")
-        family = "torch" if _HIDDEN.match(last) else "keras" if last == "recurrent_kernel" else ""
-        if path.endswith("dense_h/kernel"):
-            family, module = "flax", module.rpartition("/")[0]
-        if family and len(shape) == 2 and all(shape):
-            many, one = shape if family == "torch" else shape[::-1]
-            if many % one == 0:
-                order = OTHER_GATES.get((family, many // one), GATES.get(many // one, ""))
-                found[module] = 0 if family == "torch" else -1, order
+        last = re.search(r"weight_hh|recurrent_kernel", _spelled(path))
+        if last and len(shape) == 2 and all(shape) and max(shape) % min(shape) == 0:
+            count = max(shape) // min(shape)
+            order = OTHER_GATES.get((last[0], count), GATES.get(count, ""))
+            found[name_of(path, 2).module] = 0 if shape[0] > shape[1] else -1, order
     return found
 
 
-def cell_at(path: str, cells: Mapping[str, Cell]) -> Cell | None:
-    """The cell that a leaf is in."""
-    module = path.rpartition("/")[0]
-    return cells.get(module) or cells.get(module.rpartition("/")[0] if module.endswith(("dense_i", "dense_h")) else "")
+def _groups(shapes: Mapping[str, Shape]) -> list[dict[str, int]]:
+    """What a recording has side by side, once each: sizes of leaves by role, and of modules' weights or biases."""
+    found: dict[tuple[object, ...], dict[str, int]] = {}
+    for path, shape in shapes.items():
+        module, role = name_of(path, len(shape))
+        found.setdefault(module, {})[role] = math.prod(shape)
+        if module:
+            found.setdefault((*module[:-1], role == "bias"), {})[module[-1][0]] = math.prod(shape)
+    return [dict(group) for group in {frozenset(group.items()) for group in found.values()}]
 
 
-def gates_between(a: Cell | None, b: Cell | None, shape: Shape) -> Gates | None:
+def _parts(whole: Leaf, groups: Sequence[Mapping[str, int]]) -> list[Leaf]:
+    """A leaf as parts that a group has, of equal sizes but for those that are known."""
+    shape, total = whole.shape, whole.size
+    for axis, names in _splits(whole):
+        each = ([group.get(key, total // len(names)) for key in names] for group in groups if group.keys() & names)
+        sizes = tuple(size * shape[axis] // total for size in next((x for x in each if sum(x) == total > 0), ()))
+        starts = itertools.accumulate(sizes, initial=0)
+        if sizes:
+            return [
+                Leaf(
+                    name,
+                    whole.path,
+                    Layout(part=(axis, start, start + size)),
+                    (*shape[:axis], size, *shape[axis + 1 :]),
+                    whole.cell,
+                    sizes,
+                )
+                for name, size, start in zip(names.values(), sizes, starts, strict=False)
+            ]
+    return []
+
+
+def _splits(leaf: Leaf) -> Iterator[tuple[int, dict[str, str]]]:
+    """The axis along which a leaf may have parts, and their names, by what they are called in a group."""
+    path, axes = _spelled(leaf.path), len(leaf.shape)
+    for joint, tokens in FUSED.items():  # query, key and value of a joint projection, and the like
+        if axes and (match := re.fullmatch(rf"(.*/)?({joint})(?:[/_](weight|bias|kernel))?", path)):
+            last = match[3] or "weight"
+            axis = axes - 1 if last == "kernel" or match[2] == "c_attn" else 0
+            yield axis, {token: f"{match[1] or ''}{token}/{last}" for token in tokens}
+    if leaf.cell is not None and leaf.cell[1]:  # the gates, as Flax's linen cells have them, each a module
+        module, _, last = path.rpartition("/")
+        side = "i" if leaf.about.role in ("matrix", "bias of the input") else "h"
+        kind = next((kind for kind in ("bias", "weight") if last.startswith(kind)), "kernel")
+        yield leaf.cell[0] % axes, {f"{side}{gate}": f"{module}/{side}{gate}/{kind}" for gate in leaf.cell[1]}
+        if axes == 2 and last == "bias":  # of inputs and states, which Keras's GRU keeps in one
+            yield 0, {"bias of the input": f"{path}_ih", "bias_hh": f"{path}_hh"}
+
+
+def gates_between(a: Leaf, b: Leaf) -> Gates | None:
     """The order of A's gates that is B's, along the axis that has all gates; None if it is the same or unknown."""
-    if a is None or b is None or a[1] == b[1] or {*a[1]} != {*b[1]} or not shape:
+    if not (a.cell and b.cell and a.shape) or a.cell[1] == b.cell[1] or {*a.cell[1]} != {*b.cell[1]}:
         return None
-    axis = a[0] % len(shape)
-    return None if shape[axis] % len(a[1]) else (axis, *map(a[1].index, b[1]))
+    axis = a.cell[0] % len(a.shape)
+    return None if a.shape[axis] % len(a.cell[1]) else (axis, *map(a.cell[1].index, b.cell[1]))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.leaves import Cell, Leaf, cell_at, gates_between
-from gradxform.comparing.constants import CHANCE, HOW_SURE, LEAST_VALUES, OTHER_VALUES, SAME_VALUES, SEEN
+from gradxform.comparing.align.leaves import Leaf, gates_between
+from gradxform.comparing.constants import CHANCE, HOW_SURE, LEAST_VALUES, SAME_VALUES
 from gradxform.comparing.layouts import SAME, Layout, Shape, blocks, candidates, conventional, cosine, reals
 from gradxform.comparing.mapping import Pair, View
 
@@ -20,13 +20,16 @@ _MOST_PAIRS = 1 << 23
 """Pairs of leaves of one shape that are compared one by one."""
 
 
-def _is_constant(array: Any) -> bool:
-    """Whether an array is as an initializer of constants leaves it, or too small: equal ones prove nothing."""
-    flat = np.asarray(array).reshape(-1)
-    return flat.size < LEAST_VALUES or not np.isfinite(flat[0]) or bool((flat == flat[0]).all())
+def _tells(values: Values, leaf: Leaf) -> bool:
+    """Whether a leaf is there and is no constant, as an initializer leaves it, nor too small: equal ones prove it."""
+    array = values(leaf, None)
+    if array is None or array.size < LEAST_VALUES:
+        return False
+    first = array.flat[0]
+    return bool(np.isfinite(first) and (array != first).any())
 
 
-def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) -> dict[Leaf, set[Leaf]]:
+def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) -> dict[Leaf, frozenset[Leaf]]:
     """Which leaves have equal values, but for a factor, by cosines of samples of the elements.
 
     The fewer elements and the more leaves, the nearer to 1 a cosine must be: among 1,500 leaves of four random elements
@@ -56,7 +59,7 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
         for sides in (sides for sides in samples.values() if all(sides)):
             for i, j in _near(*(_units([sample for _, sample in side]) for side in sides)):
                 found.setdefault(sides[0][i][0], set()).add(sides[1][j][0])
-    return found
+    return {leaf: frozenset(others) for leaf, others in found.items()}
 
 
 def _near(a: Any, b: Any) -> list[tuple[int, int]]:
@@ -97,76 +100,45 @@ def _units(samples: Sequence[Any]) -> Any:
     return np.where(np.isfinite(rows).all(1, keepdims=True), rows, 0.0)
 
 
-Cells = Mapping[str, Cell]
-
-
-def paired(
-    a: Leaf, b: Leaf, how: str, read: Mapping[str, tuple[Values, Values]], cells: tuple[Cells, Cells]
-) -> Pair | None:
+def paired(a: Leaf, b: Leaf, how: str, read: Mapping[str, tuple[Values, Values]]) -> Pair | None:
     """Two leaves as a pair, `a` in the layout of `b`; None where no layout brings them together.
+
+    The layout is that of the frameworks' conventions, or the first in which values are equal. Gradients, which may be
+    at fault, do not tell it where a convention does.
 
     Args:
         a: a leaf of A.
         b: one of B.
         how: by what they were found, of `HOW_SURE`.
         read: for "parameters" and "gradients", what reads the values of both sides; a tree that one lacks is left out.
-        cells: the recurrent layers of both sides.
     """
 
-    def pair(choice: Choice, sure: float = 0.0) -> Pair:
-        return Pair(View(a.path, choice[0]), View(b.path, choice[1]), how, max(sure, HOW_SURE[how]))
+    def pair(one: Layout, other: Layout) -> Pair:
+        return Pair(View(a.path, one), View(b.path, other), how, HOW_SURE[how])
 
-    if how == "equal paths" and a.shape == b.shape:
-        return pair((a.layout, b.layout))
     layouts = list(candidates(a.shape, b.shape))
     if not layouts:
         return None
-    usual = conventional(a.name, b.name, a.shape, b.shape)
-    first = usual or layouts[0]
-    cell_a, cell_b = (cell_at(leaf.path, found) for leaf, found in zip((a, b), cells, strict=True))
-    gates = gates_between(cell_a, cell_b, a.shape)
-    usually = first._replace(part=a.layout.part, gates=gates), b.layout
+    convention, gates = conventional(a.name, b.name, a.shape, b.shape), gates_between(a, b)
+    plain = (convention or layouts[0])._replace(part=a.layout.part)
+    usual = pair(plain._replace(gates=gates), b.layout)
+    if how == "equal paths" and a.shape == b.shape:
+        return usual
     tree = next((tree for tree, sides in read.items() if all(map(_tells, sides, (a, b)))), None)
     if tree is None:
-        return pair(usually)
-    values = read[tree]
-    orders = (gates, None) if gates is not None and tree == "parameters" else (gates,)  # gradients may be at fault
-    ways = product(a.variants(), b.variants(), layouts, orders)
-    choices = [(layout._replace(part=one.part, gates=order), other) for one, other, layout, order in ways]
-    if len(choices) == 1 and tree != "parameters" and how != "shape alone":
-        return pair(usually)
-    fits = _fits(a, b, values, choices)
-    best = max(fits, key=lambda choice: (fits[choice], choice == usually))
-    seen = fits[best] > SAME_VALUES
-    if fits[best] < OTHER_VALUES and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
-        found = blocks(first.of(values[0](a, None)), values[1](b, None))
+        return usual
+    (of_a, of_b), orders = read[tree], dict.fromkeys((gates, None) if tree == "parameters" else (gates,))
+    layouts.sort(key=lambda layout: layout != convention)
+    if convention is not None and tree == "gradients" and how not in ("shape alone", "equal gradients"):
+        layouts = [convention]
+    for one, other, order, layout in product(a.variants(), b.variants(), orders, layouts):
+        way = layout._replace(part=one.part, gates=order)
+        if abs(cosine(of_a(a, way), of_b(b, other))) > SAME_VALUES:
+            return pair(way, other)
+    if tree == "parameters" or (a.cell is None) != (b.cell is None):
+        found = blocks(of_a(a, plain), of_b(b, None))
         if found is not None:
-            axis, *order = found
-            back = (axis, *map(order.index, range(len(order))))  # blocks of B are moved, beside A as it is
-            return pair((usually[0]._replace(gates=None), b.layout._replace(gates=back)), SEEN)
-    decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
-    if not seen or (usual is not None and not (decided and fits[usually] < OTHER_VALUES)):
-        best = usually
-    return pair(best)
-
-
-Choice = tuple[Layout, Layout]
-"""The layouts in which two leaves are brought together."""
-
-
-def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[Choice]) -> dict[Choice, float]:
-    """How alike the values are in each way; parts in sections are looked at if no part as a whole fits."""
-    fits: dict[Choice, float] = {}
-    for whole in (True, False):
-        for one, other in choices:
-            if whole == ((one.part, other.part) == (a.layout.part, b.layout.part)):
-                fits[one, other] = abs(cosine(values[0](a, one), values[1](b, other)))
-        if max(fits.values()) > SAME_VALUES:
-            break
-    return fits
-
-
-def _tells(values: Values, leaf: Leaf) -> bool:
-    """Whether a leaf is there, and its values tell layouts apart: constant parameters tell none."""
-    array = values(leaf, None)
-    return array is not None and not _is_constant(array)
+            axis, *moved = found
+            back = (axis, *map(moved.index, range(len(moved))))  # blocks of B are moved, beside A as it is
+            return pair(plain, b.layout._replace(gates=back))
+    return usual
