@@ -11,14 +11,15 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import wrong_type
-from gradxform.backend.protocol import Row
+from gradxform.backend.protocol import Given, Row
 from gradxform.core.foreign import as_transformation
 from gradxform.core.holder import GRADIENTS, UPDATES, check_place, extra_of
 from gradxform.core.transform import Context
 from gradxform.functions.convert import matched, to_numpy
+from gradxform.functions.inspecting import by_path
 from gradxform.transforms.skipping import check_waits, is_due
+from gradxform_torch.apply_ import Named, NormBefore, Parameters, named_in, next_state, paths_of
 from gradxform_torch.kernels import backend
-from gradxform_torch.parameters import Named, NormBefore, Parameters, named_in, next_state, paths_of
 from gradxform_torch.private import is_inner_call
 
 if TYPE_CHECKING:
@@ -144,11 +145,9 @@ class Attached:
     """Path, shape and device of each parameter that the state is for."""
     _norm: NormBefore | None = None
     _recorder: Recorder | None = None
-    _before: tuple[Parameters, Row] | None = None
-    """The parameters, and copies of them before the step whose updates are transformed."""
+    _before: tuple[Any, Parameters, Row] | None = None
+    """The loss, the parameters, and copies of them before the step whose updates are transformed."""
     _flushes = False
-    _value: Any = None
-    """The loss of the step, if the transform needs it."""
     _count = 0
     """Number of the next step that is recorded."""
 
@@ -160,12 +159,13 @@ class Attached:
         self._optimizer = weakref.ref(optimizer)
         parameters = Parameters(tx, named_of(optimizer), names)
         self._place, self._state = _place_of(parameters), parameters.first()
+        if tx.stateful:
+            self._load(optimizer)
         disable: Any = torch.compiler.disable
         self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
         if on == UPDATES:
             self._hooks += [optimizer.register_step_post_hook(disable(self._after_step))]
         if tx.stateful:
-            self._load(optimizer)
             self._hooks += [
                 optimizer.register_state_dict_post_hook(self._save),
                 optimizer.register_load_state_dict_pre_hook(self._check),
@@ -279,13 +279,13 @@ class Attached:
         """Key in the first group of a state_dict; numbered if several transforms are attached."""
         place = _KEYS[self.on]
         peers = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful and handle.on == self.on]
-        rank = peers.index(self) if self in peers else len(peers)
+        rank = [*peers, self].index(self)
         return f"{place}_{rank}" if rank else place
 
     def _save(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Add the state to the first group, where PyTorch keeps unknown keys."""
         groups = state_dict["param_groups"]
-        groups[0] = {**groups[0], self._key(optimizer): by_path(self._state)}
+        groups[0] = {**groups[0], self._key(optimizer): _by_path(self._state)}
 
     def _check(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Refuse the state of another transform before anything is loaded."""
@@ -297,8 +297,7 @@ class Attached:
     def _load(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the state that the optimizer has loaded, if there is one."""
         group = optimizer.param_groups[0]
-        found = self._saved(optimizer, group)
-        if found is not None:
+        if (found := self._saved(optimizer, group)) is not None:
             self._state = found
             del group[self._key(optimizer)]
 
@@ -330,7 +329,7 @@ class Attached:
             return parameters
         first = parameters.first()
         try:
-            self._state = matched("torch.attach", by_path(first) | by_path(self._state), first)
+            self._state = matched("torch.attach", _by_path(first) | _by_path(self._state), first)
         except ValueError as error:
             what = str(error).partition(". ")[0]
             raise ValueError(
@@ -349,25 +348,22 @@ class Attached:
         self._before = None
         if is_for_show(optimizer, args, kwargs):
             return None
-        handles = _attached[optimizer]
-        if self is handles[0] and any("value" in handle.tx.traits.needs for handle in handles):
-            value = kwargs.pop("value", None)
-            for handle in handles:
-                handle._value = value
-        given, closure = self._value, kwargs.get("closure", args[1] if len(args) > 1 else None)
+        handles, value = _attached[optimizer], None
+        if any("value" in handle.tx.traits.needs for handle in handles):
+            value = kwargs.pop("value", None) if self is handles[-1] else kwargs.get("value")
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if self.on == UPDATES:
             parameters = self._parameters(optimizer)
-            self._before = parameters, parameters.copies(closure is not None, self._recorded() is not None)
+            self._before = value, parameters, parameters.copies(closure is not None, self._recorded() is not None)
             return None
-        self._value = None  # which holds its graph
         if closure is None:
-            self._transform(optimizer, given)
+            self._transform(optimizer, value, self._parameters(optimizer))
             return None
 
         def transformed_closure() -> Any:  # the closure computes the gradients, inside of the step
             with torch.enable_grad():
                 loss = closure()
-            self._transform(optimizer, loss if given is None else given)
+            self._transform(optimizer, loss if value is None else value, self._parameters(optimizer))
             return loss
 
         if "closure" in kwargs:
@@ -377,38 +373,37 @@ class Attached:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Transform what the step has added."""
         if self._before is not None and not is_inner_call(optimizer):
-            value, self._value = self._value, None
-            self._transform(optimizer, value)
+            before, self._before = self._before, None
+            self._transform(optimizer, *before)
 
-    def _transform(self, optimizer: Any, value: Any) -> None:
+    def _transform(self, optimizer: Any, value: Any, parameters: Parameters, copies: Given = None) -> None:
         """Transform the gradients, or what a step has added to copies of the parameters; record the step if it is due.
 
         An optimizer that unscales gradients itself is told by two attributes, for the length of a step.
         """
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        (parameters, copies), self._before = self._before or (self._parameters(optimizer), None), None
-        recorder, gradients, by_key = self._recorded(), None, parameters.by_key
-        variables, nothing = parameters.variables, [None] * len(parameters.variables)
+        recorder, variables, by_key = self._recorded(), parameters.variables, parameters.by_key
         if recorder is not None:  # before they are overwritten
             given = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
             gradients = list(to_numpy(by_key(given)).items())  # pairs keep their order
         context = Context(by_key(variables), extra_of(value), owned=found_inf is None, flushes=self._flushes)
         if copies is None:
-            made = parameters.on_gradients(self._state, context, scale)
+            ran = parameters.on_gradients(self._state, context, scale)
             if scale is not None:
                 optimizer.grad_scale = None
         else:
             falling = _falling(optimizer) if "gradients" in self.tx.traits.needs else ()
-            made = parameters.on_updates(self._state, context, copies, falling, found_inf)
-        self._state, self._norm = next_state(made, self._state, found_inf), made.norm
+            ran = parameters.on_updates(self._state, context, copies, falling, found_inf)
+        self._norm = parameters.norm_before(ran, copies)
+        if ran is not None:
+            self._state = next_state(ran, self._state, found_inf)
         if recorder is not None:
-            own = zip(variables, copies or nothing, strict=True)
+            own = zip(variables, copies or [None] * len(variables), strict=True)
             before = by_key([p.detach() if copy is None else copy for p, copy in own])
-            updates = by_key(made.results() if made.results else nothing)
-            recorder(self._count, gradients=gradients, updates=updates, parameters=before)
+            updates = [p.grad for p in variables] if copies is None or ran is None else ran.after.results()
+            recorder(self._count, gradients=gradients, updates=by_key(updates), parameters=before)
         self._count += 1
-        due = copies is not None or is_due(self.tx, self._state)
-        if due is not True and not due:
+        if copies is None and not is_due(self.tx, self._state):
             for parameter in variables:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
 
@@ -417,10 +412,9 @@ class Attached:
         return self._recorder if self._recorder is not None and self._recorder.is_due(self._count) else None
 
 
-def by_path(state: Any) -> dict[str, torch.Tensor]:
+def _by_path(state: Any) -> dict[str, torch.Tensor]:
     """The tensors of a state by their paths, as a state_dict holds them."""
-    leaves = zip(backend.paths(state), backend.flatten(state)[0], strict=True)
-    return {path: leaf for path, leaf in leaves if leaf is not None}
+    return by_path("torch.attach", backend.paths(state), backend.flatten(state)[0])
 
 
 def _place_of(parameters: Parameters) -> Sequence[tuple[str, Any, Any]]:

@@ -386,6 +386,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     )
     with pytest.raises(ValueError, match=message):
         gx.torch.attach(restored, gx.trace(0.5))
+    assert not restored._optimizer_step_pre_hooks
     gx.torch.attach(restored, gx.clip_norm(1.0))  # stateless
     restored.param_groups[0].pop("gradient_transformation")
     assert not gx.torch.attach(restored, gx.trace(0.5)).state.trace["scale"].any()

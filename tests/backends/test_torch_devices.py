@@ -24,7 +24,7 @@ from gradxform.proof import registry
 from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
 from gradxform_torch import parts, readable
-from gradxform_torch.parameters import in_place
+from gradxform_torch.apply_ import in_place
 
 LEAVES = 300
 """The number of small gradients."""

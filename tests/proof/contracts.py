@@ -50,7 +50,7 @@ SEAMS = {
     "stop_gradient": "gradxform.functions.backward:_stopped",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
     "numpy.apply_": "gradxform_numpy.apply_:apply_",
-    "torch.apply_": "gradxform_torch.parameters:Parameters.on_gradients",
+    "torch.apply_": "gradxform_torch.apply_:Parameters.on_gradients",
     "torch.attach, saving": "gradxform_torch.attach:Attached._save",
     "torch.attach, hook": "gradxform_torch.attach:Attached._before_step",
     "torch.attach, updates": "gradxform_torch.attach:Attached._after_step",

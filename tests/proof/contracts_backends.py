@@ -198,9 +198,9 @@ def _without_extra(as_optax: Any, tx: Any) -> Any:
 
 ADAPTERS: Any = (
     ("numpy.apply_", "nothing is written", instead(lambda tx, tree, state=None, params=None: state), NUMPY),
-    ("torch.apply_", "nothing is written", instead(lambda holder, state, *_, **__: (state, None)), TORCH),
+    ("torch.apply_", "nothing is written", instead(lambda *_, **__: None), TORCH),
     ("torch.apply_", "the factor of a loss scaler is ignored",
-     given(lambda apply_, holder, state, scale=None, *rest, **named: apply_(holder, state, None, *rest, **named)),
+     given(lambda apply_, holder, state, context, scale=None, **named: apply_(holder, state, context, **named)),
      TORCH),
     ("torch.attach, hook", "the gradients are not transformed", instead(lambda self, optimizer, args, kwargs: None),
      TORCH),
