@@ -234,7 +234,8 @@ def _modes(override: Override) -> Sequence[str]:
 def _trees(override: Override, mode: str) -> Sequence[str]:
     if override.dtype == "float64":
         return ("mlp",)
-    return ("mlp", "many", "resnet50") if mode != "compiled" or override.is_inside_jax else ("mlp", "resnet50")
+    many = ("many",) if mode != "compiled" or override.is_inside_jax else ()
+    return ("mlp", *many, "resnet50", "gpt2")
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
