@@ -29,8 +29,6 @@ class Run(NamedTuple):
     """What is subtracted from the parameters."""
     unit: float
     """Half the distance of one to the next number of the parameters."""
-    batches: int = 1
-    """The recorded steps whose gradients are added for one step of the optimizer."""
 
     @property
     def steps(self) -> Any:
@@ -39,9 +37,9 @@ class Run(NamedTuple):
 
     def of(self, elements: Any, batches: int) -> Run:
         """Some elements, and steps that add the gradients of so many batches."""
-        count = len(self.moves) // batches
-        each = [x[: count * batches, elements].reshape(count, batches, -1) for x in self[:3]]
-        return Run(each[0].sum(1), each[1][:, 0], each[2].sum(1), self.unit, batches)
+        steps = slice(0, len(self.moves) // batches * batches, batches)
+        g, moves = (sum(x[k:][steps][:, elements] for k in range(batches)) for x in (self.gradients, self.moves))
+        return Run(g, self.parameters[steps, elements], moves, self.unit)
 
 
 class Setting(NamedTuple):
@@ -80,74 +78,67 @@ def _families() -> Iterator[list[Setting]]:
     yield [Setting("Lion", *betas) for betas in _LION]
 
 
-def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
+def _running(values: Any, keep: float, add: float, start: float = 0.0) -> Any:
+    """A running sum before the first step and after each: a part of what it was, and a part of the value."""
+    start = start + 0.0 * values[0]
+    return np.array([*itertools.accumulate(values, lambda total, x: keep * total + add * x, initial=start)])
+
+
+def _parts(s: Setting, run: Run) -> tuple[Any, Any, Any]:
     """What moves are made of: `rate first / (root + epsilon / hat) + decay parameters`; root and hat are 1 in SGD."""
-    family, beta1, beta2 = setting.family, setting.beta1, setting.beta2
-    m: Any = 0.0
-    v: Any = setting.start
-    kept, part = (1.0, 1.0) if family == "Adagrad" else (beta2, 1 - beta2)
-    found = []
-    for step, g in enumerate(run.gradients + setting.l2 * run.parameters):
-        one = np.ones_like(g)
-        mean: Any = beta1 * m + (1 - beta1) * g
-        if family == "SGD":
-            m = beta1 * m + g
-            found.append((g + beta1 * m if setting.nesterov else m, one, one))
-            continue
-        if family == "Lion":
-            m = beta2 * m + (1 - beta2) * g
-            found.append((np.sign(mean), one, one))
-            continue
-        m, v = mean, kept * v + part * g**2
-        count = max(step + setting.counted, 1) if setting.counted >= 0 else np.inf
-        first, second = 1 - beta1**count, 1 - beta2**count
-        found.append((m / first, np.sqrt(v / second), one * np.sqrt(second) if setting.place == HAT else one))
-    firsts, roots, hats = (np.array(arrays) for arrays in zip(*found, strict=True))
-    return firsts, roots, hats
+    g = run.gradients + s.l2 * run.parameters
+    one = np.ones_like(g)
+    if s.family == "SGD":
+        m = _running(g, s.beta1, 1.0)[1:]
+        return g + s.beta1 * m if s.nesterov else m, one, one
+    if s.family == "Lion":
+        return np.sign(s.beta1 * _running(g, s.beta2, 1 - s.beta2)[:-1] + (1 - s.beta1) * g), one, one
+    keep, add = (1.0, 1.0) if s.family == "Adagrad" else (s.beta2, 1 - s.beta2)
+    m, v = _running(g, s.beta1, 1 - s.beta1)[1:], _running(g**2, keep, add, s.start)[1:]
+    count: Any = np.maximum(np.arange(len(g)) + s.counted, 1)[:, None] if s.counted >= 0 else np.inf
+    first, second = 1 - s.beta1**count, 1 - s.beta2**count
+    return m / first, np.sqrt(v / second), one * np.sqrt(second) if s.place == HAT else one
 
 
-Numbers = tuple[str, ...]
-_LINEAR: tuple[Numbers, ...] = ("rate",), ("rate", "decay"), ("rate", "l2")
-_ADAPTIVE: tuple[Numbers, ...] = ("rate",), ("rate", "epsilon"), ("rate", "decay")
+def _predicted(s: Setting, run: Run) -> Setting:
+    """A setting with its error on the whole run."""
+    first, root, hat = _parts(s, run)
+    divisor = np.sqrt(root**2 + s.epsilon) if s.place == INSIDE else root + s.epsilon / hat
+    moves = np.array(s.rates)[:, None] * first / np.maximum(divisor, 1e-300) + s.decay * run.parameters
+    size = np.abs(run.moves) + run.unit * np.abs(run.parameters)  # a parameter that starts at zero may stay there
+    quantile = 0.95 if s.family == "Lion" else 0.5  # of nearly all signs, of most elements else
+    left = np.abs(moves - run.moves) / np.maximum(size, 1e-300)
+    return s._replace(error=float(np.quantile(left, quantile, axis=1).max()))
+
+
+_LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))
+_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"))
 """The numbers that are solved for, the fewest first."""
 
 
-def _fitted(setting: Setting, run: Run, numbers: Iterable[Numbers] = ()) -> Setting:
-    """A setting with the fewest numbers that predict the moves, and its error on the whole run.
+def _fitted(s: Setting, run: Run) -> Setting:
+    """A setting with the fewest numbers that predict the moves.
 
     The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
     others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
     """
-    best, moves, p, inside = setting, run.moves, run.parameters, setting.place == INSIDE
-    first, root, hat = _parts(setting, run)
-    of_l2 = _parts(setting, run._replace(gradients=p))[0] if setting.family == "SGD" else 0.0
-    columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "l2": of_l2}
-    wanted = moves * root
-    if inside:
-        wanted, columns = wanted**2, {"rate": first**2, "epsilon": -(moves**2)}
-    size = np.abs(moves) + run.unit * np.abs(p)  # a parameter that starts at zero may stay there
-    usual = (_LINEAR if setting.beta1 else _LINEAR[:2]) if setting.family in ("SGD", "Lion") else _ADAPTIVE
-    for names in numbers or usual:
-        if best.error <= TELLING_UNITS * run.unit or not {*names} <= {*columns, "rates"}:
-            continue
-        found: dict[str, Any] = {}
-        if names == ("rates",):
-            rates = np.median((wanted / first)[:, ::2], axis=1)
-        else:
-            found = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
-            if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
-                continue
-            rates = np.array([found.pop("rate") ** (0.5 if inside else 1.0)])
-        if "l2" in found:
-            found["l2"] /= rates[0] or 1.0
-        new = setting._replace(rates=tuple(rates.tolist()), **found)
-        divisor = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
-        moved = first + (new.l2 * of_l2 if "l2" in found else 0.0)
-        left = np.abs(rates[:, None] * moved / np.maximum(divisor, 1e-300) + new.decay * p - moves)
-        quantile = 0.95 if setting.family == "Lion" else 0.5  # of nearly all signs, of most elements else
-        error = float(np.quantile(left / np.maximum(size, 1e-300), quantile, axis=1).max())
-        if BETTER * error < best.error:
-            best = new._replace(error=error, place=new.place if new.epsilon else OUTSIDE)
+    best, moves, is_linear, power = s, run.moves, s.family in ("SGD", "Lion"), 1 + (s.place == INSIDE)
+    first, root, hat = _parts(s, run)  # under the root, the squares of moves are linear in epsilon
+    columns = {"rate": first**power, "epsilon": -(moves**power) / hat, "decay": run.parameters * root}
+    columns |= {"l2": _parts(s, run._replace(gradients=run.parameters))[0]} if is_linear else {}
+    for names in _LINEAR if is_linear else _ADAPTIVE[: 4 - power]:
+        found: dict[str, Any] = dict(
+            zip(names, _solved((moves * root) ** power, [columns[name] for name in names]), strict=True)
+        )
+        if min(found.values()) >= 0 and found.get("epsilon", 0.0) <= np.max(root):
+            rate = found.pop("rate") ** (1 / power)
+            if "l2" in found:
+                found["l2"] /= rate or 1.0
+            new = _predicted(s._replace(rates=(rate,), **found), run)
+            if BETTER * new.error < best.error:
+                best = new._replace(place=new.place if new.epsilon else OUTSIDE)
+        if best.error <= TELLING_UNITS * run.unit:
+            break
     return best
 
 
@@ -158,7 +149,14 @@ def _solved(wanted: Any, columns: list[Any]) -> list[float]:
     found = np.linalg.lstsq(matrix, np.ones(len(matrix)), rcond=None)[0]
     left = np.abs(matrix @ found - 1)
     kept = left <= np.quantile(left, 0.8)  # an element whose sign is rounding spoils a mean
-    return [float(x) for x in np.linalg.lstsq(matrix[kept], np.ones(int(kept.sum())), rcond=None)[0]]
+    return np.linalg.lstsq(matrix[kept], np.ones(int(kept.sum())), rcond=None)[0].tolist()
+
+
+def _scheduled(s: Setting, run: Run) -> Setting:
+    """A setting with a rate of each step."""
+    first, root, _ = _parts(s, run)
+    rates = np.median((run.moves * root / first)[:, ::2], axis=1)
+    return _predicted(s._replace(rates=tuple(rates.tolist())), run)
 
 
 _error = operator.attrgetter("error")
@@ -176,19 +174,17 @@ def settings_of(run: Run, enough: float) -> list[Setting]:
     def fitting(fits: Iterable[Setting]) -> list[Setting]:
         return sorted((fit for fit in fits if fit.error <= enough), key=_error)
 
-    usual = [
-        s for s in itertools.chain(*families) if s.place == OUTSIDE and s.counted == (1 if s.family == "Adam" else -1)
-    ]
+    usual = [s for s in itertools.chain(*families) if s.place == OUTSIDE and s.counted == (s.family == "Adam") * 2 - 1]
     if run.steps.all():
         for settings in families:
-            fits = fitting(_fitted(setting, run) for setting in settings)
+            fits = fitting(_fitted(s, run) for s in settings)
             if fits and (not best or BETTER * fits[0].error < best[0].error):
                 best = fits
             if best and best[0].error <= TELLING_UNITS * run.unit:
                 break
         best = best or fitting([_with_l2([s for s in usual if s.family == "Adam"], run)])
     if not best and run.steps.sum() > 2:
-        best = fitting(_fitted(s, run, [("rates",)]) for s in usual)
+        best = fitting(_scheduled(s, run) for s in usual)
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 
 
@@ -197,7 +193,7 @@ def _with_l2(settings: list[Setting], run: Run) -> Setting:
     best, spread = [s._replace(l2=10.0**-3.3) for s in settings], 10.0**2.8
     for left in (8, 4, 2, 1, 1, 1, 1, 1, 1):
         near = [(s, float(s.l2 * spread**x)) for s in best for x in np.linspace(-1, 1, 11)]
-        fits = [_fitted(s._replace(l2=l2, epsilon=0.0, decay=0.0, error=float("inf")), run) for s, l2 in near]
+        fits = [_fitted(Setting("Adam", *s[1:7], l2=l2), run) for s, l2 in near]
         each = {s[:7]: s for s in sorted(fits, key=_error, reverse=True)}  # with its best number
         best, spread = sorted(each.values(), key=_error)[:left], spread**0.3
     return best[0]

@@ -88,7 +88,7 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
     if at.after - at.step > 1:
         return None
     why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
-    why = why if _runs(e, at.bad) else "there are too few elements to tell how"
+    why = why if _runs(e, at.bad)[0] else "there are too few elements to tell how"
     text += f"the parameters move otherwise from step {at.step} on: other optimizers, or what is done to gradients "
     return Finding("optimizer", f"{text}after they are recorded; {why}.", at.step, e.labels(at.bad))
 
@@ -96,33 +96,32 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
 def _still(e: Evidence, at: Parting) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in e.sides:
-        moving = {i for i, move in at.moves.items() if move[side.place].any()}
+        moving = [i for i, move in at.moves.items() if move[side.place].any()]
         still = [i for i in at.bad if i not in moving]
         if not still:
             continue
-
-        def has_moved(steps: tuple[int, int], places: list[int] = still, place: int = side.place) -> bool:
-            there = (i for i in places if all(e.has(i, "parameters", step) for step in steps))
-            pairs = ([e.both(i, "parameters", step, most=SAMPLE)[place] for step in steps] for i in there)
-            return any(not np.array_equal(*pair) for pair in pairs)
-
-        pattern = [*map(has_moved, itertools.pairwise(e.steps))]
-        begun = next(
-            (step for step, moved in zip(e.steps[1:], pattern, strict=True) if moved and step > at.after), None
-        )
-        period = _period(pattern)
-        if begun is not None and not moving and not period and (made := _settings(e, at)):
+        moved = [_has_moved(e, side.place, still, *steps) for steps in itertools.pairwise(e.steps)]
+        begun = [after for after, has_moved in zip(e.steps[1:], moved, strict=True) if has_moved and after > at.after]
+        period = _period(moved)
+        if begun and not moving and not period and (made := _settings(e, at)):
             return made
         why = "frozen, not in the optimizer, or no step is taken yet (a warm-up from zero, accumulated gradients)"
-        if begun is not None:
-            why = f"it has moved at step {begun}: a warm-up from zero, or a step on every second batch or later"
         if period:
             why = f"it moves at one step in {period} alone: gradients are accumulated, or steps left out"
+        elif begun:
+            why = f"it has moved at step {begun[0]}: a warm-up from zero, or a step on every second batch or later"
         names, end = f"{e.some(still)} does not move" if moving else "No parameter moves", begun and at.after
         text = f"{names} in {side.name} from step {at.step} to {end or e.steps[-1]}, though it has a gradient: {why}."
-        certain = bool(period or (moving and begun is None))
+        certain = bool(period or (moving and not begun))
         return Finding("optimizer" if period else "frozen", text, at.step, e.labels(still), is_certain=certain)
     return None
+
+
+def _has_moved(e: Evidence, place: int, leaves: list[int], *steps: int) -> bool:
+    """Whether a run moves one of some leaves between two steps."""
+    there = (i for i in leaves if all(e.has(i, "parameters", step) for step in steps))
+    each = ([e.both(i, "parameters", step, most=SAMPLE)[place] for step in steps] for i in there)
+    return any(not np.array_equal(*both) for both in each)
 
 
 def _period(pattern: Sequence[bool]) -> int:
@@ -131,34 +130,35 @@ def _period(pattern: Sequence[bool]) -> int:
     return next((n for n in every if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
 
 
-def _runs(e: Evidence, bad: list[int]) -> list[Run]:
-    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any."""
+def _runs(e: Evidence, bad: list[int]) -> tuple[list[Run], int]:
+    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any.
+
+    Where both move at one step in some alone, gradients are added over as many, which are told.
+    """
     steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
     shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.coarsest("parameters").unit
     matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
-        return []
+        return [], 1
     runs, kept = [], np.array(True)
     for side in (0, 1):
-        gradients, parameters = (
+        g, p = (
             np.stack([np.concatenate([e.both(i, tree, step, most=SAMPLE)[side] for i in places]) for step in steps])
             for tree in ("gradients", "parameters")
         )
-        runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
-        exact = np.abs(runs[side].moves) > constants.ROOM * unit * np.abs(parameters[:-1])
-        kept = kept & exact[runs[side].steps].all(0) & (gradients[:-1] != 0).all(0)
+        runs.append(Run(g[:-1], p[:-1], p[:-1] - p[1:], unit))
+        exact = np.abs(runs[side].moves) > constants.ROOM * unit * np.abs(p[:-1])
+        kept = kept & exact[runs[side].steps].all(0) & (g[:-1] != 0).all(0)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
-    if len(chosen) < constants.OPTIMIZER_ELEMENTS:
-        return []
     ones, others = (run.steps.tolist() for run in runs)
     batches = (ones == others and _period(ones)) or 1
-    return [run.of(chosen, batches) for run in runs]
+    return [run.of(chosen, batches) for run in runs] * (len(chosen) >= constants.OPTIMIZER_ELEMENTS), batches
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
-    runs, budget = _runs(e, at.bad), e.coarsest("parameters").budget
+    (runs, batches), budget = _runs(e, at.bad), e.coarsest("parameters").budget
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     if not runs or not all(candidates):
         return None
@@ -169,7 +169,7 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
         return None
     kind, numbers = (_FIELDS[first][0], dict(zip("ab", found[first], strict=True))) if alike else ("optimizer", {})
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
-    count, batches = min(int(run.steps.sum()) for run in runs), runs[0].batches
+    count = min(int(run.steps.sum()) for run in runs)
     proven = all(_is_proven(setting, count, budget) for setting in pair)
     told = ([f for f in _FIELDS if (f in found if alike else getattr(s, f) != _NONE[f])] for s in pair)
     a, b = (f"{s.family} with {', '.join(_words(s, f) for f in fields)}" for s, fields in zip(pair, told, strict=True))
