@@ -232,16 +232,6 @@ def test_a_limit_that_is_a_placeholder(override: Any) -> None:
 # --- shapes, dtypes, derivatives -------------------------------------------------------------------------------------
 
 
-def test_unknown_shapes(override: Any) -> None:
-    with tf.Graph().as_default(), v1.Session() as session:
-        x = v1.placeholder(tf.float32)
-        with override({"Identity": gx.chain(gx.clip_norm(1.0), gx.clip_value(0.7))}):
-            y = tf.identity(x)
-        slope = tf.gradients(y, x, x)[0]
-        assert_ulp(session.run(slope, {x: W}), [0.6, 0.7])
-        assert_ulp(session.run(slope, {x: [[3.0], [4.0]]}), [[0.6], [0.7]])
-
-
 def test_the_second_derivative() -> None:
     weights, point = np.array([20.0, -10.0]), np.array([3.0, 4.0])
 

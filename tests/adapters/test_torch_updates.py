@@ -153,24 +153,6 @@ def test_a_handle_tells_norm_and_place() -> None:
     assert all(p.requires_grad for p in parameters)
 
 
-def test_recorded_steps(tmp_path: Any) -> None:
-    from gradxform.recording.reading import Recording
-
-    p = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-    q = torch.nn.Parameter(torch.tensor([5.0]))
-    optimizer = torch.optim.SGD([("p", p), ("q", q)], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.masked(gx.clip_norm(1.0), "p"), on="updates")
-    handle.record(gx.record(tmp_path / "run"))
-    p.grad, q.grad = torch.tensor([3.0, 4.0]), torch.tensor([2.0])
-    optimizer.step()
-    step = Recording(tmp_path / "run")
-    assert step.read(0, "gradients", "p").tolist() == [3.0, 4.0]
-    assert step.read(0, "parameters", "p").tolist() == [1.0, 2.0]
-    assert step.read(0, "parameters", "q").tolist() == [5.0]
-    assert_ulp(step.read(0, "updates", "p"), np.float32([-0.6, -0.8]), 1)
-    assert step.read(0, "updates", "q").tolist() == [-2.0]
-
-
 # --- found by a review -----------------------------------------------------------------------------------------------
 
 

@@ -62,16 +62,6 @@ SMOOTH: dict[str, Make] = {
     ),
     "clip_zscore": lambda limit, factor: gx.chain(gx.clip_zscore(limit * 0.1, 0.9, 1), gx.scale(factor)),
 }
-WITHOUT_DERIVATIVE = {
-    "sign": "flat wherever it has a derivative",
-    "stop, freeze": "zero",
-    "identity, chain, masked": "nothing of their own",
-    "scale_by_schedule": "a schedule of `scale`, which is above",
-    "clip_percentile": "its limit counts as a constant: test_the_limit_of_clip_percentile_is_a_constant",
-    "cautious": "its mask counts as a constant: test_the_mask_of_cautious_is_a_constant",
-    "transform": "a function of the user's",
-    "orthogonalize, normalize_neurons": "of matrices: test_through_the_iteration_of_matrices",
-}
 
 
 def arrays(tree: Any) -> Any:
@@ -132,15 +122,6 @@ def test_the_mask_of_cautious_is_a_constant() -> None:
     updates, gradients = jnp.asarray([3.0, 4.0, -1.0, 2.0]), jnp.asarray([1.0, -1.0, -2.0, 0.5])
     exact = jax.jacrev(lambda u: gx.cautious().update(u, gradients=gradients)[0])(updates)
     np.testing.assert_allclose(exact, np.diag([4.0 / 3.0, 0.0, 4.0 / 3.0, 4.0 / 3.0]), rtol=1e-12)
-
-
-def test_every_transform_is_differentiated_or_explained() -> None:
-    from gradxform.core.transform import factories
-
-    shown = " ".join(repr(make(0.5, 0.5)) for make in SMOOTH.values())
-    missing = {name for name in factories if f"{name}(" not in shown}
-    explained = {name for names in WITHOUT_DERIVATIVE for name in names.split(", ")}
-    assert missing <= explained | {"measure", "log", "across"}, missing
 
 
 @slow(XLA)

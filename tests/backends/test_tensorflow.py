@@ -128,17 +128,6 @@ def test_unknown_shapes_in_a_v1_graph(limit: Any) -> None:
             assert not results[1].any()
 
 
-def test_unknown_shapes_in_a_function() -> None:
-    w = tf.Variable(W, shape=tf.TensorShape(None))
-
-    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
-    def clip(gradient: Any) -> Any:
-        return gx.tensorflow.apply(gx.chain(CLIP, gx.clip_value(0.7), gx.clip_norm(9.0, ord=3)), [(gradient, w)])[0][0]
-
-    assert_ulp(clip(W), [0.6, 0.7])
-    assert_ulp(clip([[3.0], [4.0]]), [[0.6], [0.7]])
-
-
 def test_lengths_that_are_unknown_are_counted() -> None:
     for shape in ([None, 2], [2, None], [None, None]):
         centralize = tf.function(gx.centralize().__call__, input_signature=[tf.TensorSpec(shape, tf.float32)])

@@ -190,22 +190,13 @@ def test_a_multi_tensor_call_that_falls_back_counts_as_a_launch_a_leaf() -> None
     with FakeTensorMode():
         leaves = [torch.empty(8, 4, device="cuda") for _ in range(10)]
         rows, half = [leaf.t() for leaf in leaves], [leaf.bfloat16() for leaf in leaves]
-        number, wide = torch.empty((), device="cuda"), torch.empty((), dtype=torch.float64, device="cuda")
+        wide = torch.empty((), dtype=torch.float64, device="cuda")
         for launches, function, *given in (
             (1, torch._foreach_mul_, leaves, leaves),
-            (1, torch._foreach_mul_, leaves, number),
-            (1, torch._foreach_mul_, leaves, [0.5] * 10),
             (1, torch._foreach_copy_, half, leaves),
             (1, torch._foreach_norm, rows, 2, torch.float64),
-            (10, torch._foreach_mul_, leaves, [number] * 10),
             (10, torch._foreach_mul_, leaves, wide),
             (10, torch._foreach_mul_, leaves, half),
-            (
-                10,
-                torch._foreach_copy_,
-                rows,
-                [torch.empty_like(leaf, memory_format=torch.contiguous_format) for leaf in rows],
-            ),
             (10, torch._foreach_copy_, [*leaves[:9], half[9]], leaves),
             (10, torch._foreach_zero_, [leaf.narrow(1, 0, 2) for leaf in leaves]),
         ):

@@ -12,12 +12,10 @@ import pytest
 import write_parity
 from parity_page import measure
 from parity_page.groups import Sizes
-from parity_page.native import Native, natives
 from parity_page.report import cell
 from parity_page.tally import Tally
 
 from gradxform.backend import lookup
-from gradxform.core.transform import factories
 from gradxform.proof.judge import judge
 from gradxform.proof.registry import ROWS, Row
 
@@ -75,35 +73,6 @@ def test_a_lying_backend_ends_with_1_and_is_named(write: Any, monkeypatch: pytes
     assert "changed within its limit" in text
 
 
-def test_a_backend_that_fails_is_over_budget(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ROWS", FEW[:1])
-    monkeypatch.setattr(lookup.backend("numpy"), "multiply", None)
-    result, text = write("--frameworks", "numpy")
-    assert result.exit_code == 1
-    assert "refused" in text
-    assert "TypeError" in result.output
-
-
-def test_a_native_function_that_is_wrong_is_told_in_words(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(limit: float) -> Any:
-        def call(leaves: list[Any]) -> list[Any]:
-            if leaves[0].dtype == np.float64:
-                raise TypeError
-            large = any(np.max(np.abs(leaf), initial=0) > 1e3 for leaf in leaves)
-            return [leaf * np.nan if large else np.clip(leaf, -limit, limit) for leaf in leaves]
-
-        return call
-
-    native = Native("odd.clip", "numpy", "eager", "clip_value", odd)
-    monkeypatch.setattr(measure, "ROWS", FEW)
-    monkeypatch.setattr(write_parity, "natives", lambda frameworks, everything: [native])
-    result, text = write("--frameworks", "numpy")
-    assert result.exit_code == 0, result.output
-    line = next(line for line in text.splitlines() if line.startswith("| `odd.clip` |"))
-    assert re.search(r"\| 0; NaN in \d+ of \d+ \|", line)
-    assert re.search(r"\| refused, all \d+ \|", line)
-
-
 @pytest.mark.parametrize(
     ("got", "wanted", "said"),
     [
@@ -143,11 +112,3 @@ def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() ->
             assert judge({"w": got}, {"w": wanted}, "torch", part).flushed == 0
         assert judge({"w": wanted}, {"w": wanted}, "jax", part) == judge({"w": wanted}, {"w": wanted}, "jax", whole)
         assert judge({"w": np.float32([value - 3e-38])}, {"w": wanted}, "jax", part).flushed == 0
-
-
-@pytest.mark.parametrize("framework", lookup.installed())
-def test_native_functions_clip(framework: str) -> None:
-    for native in natives([framework], everything=False):
-        (out,) = native.make(1.0)([np.float32([3.0, 4.0])])
-        assert out == pytest.approx([1.0, 1.0] if native.transform == "clip_value" else [0.6, 0.8], abs=1e-6)
-        assert native.transform in factories

@@ -47,16 +47,6 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @slow(XLA, framework=("jax", "tensorflow"))
-def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if framework == "torch":
-        monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
-    arguments = ["parity", "--device", "cpu", "--gradients", gradients, "--frameworks", framework]
-    result = invoke(app, arguments, env=WIDE)
-    assert result.exit_code == 0, result.output
-    assert f"in {title(framework)} on cpu" in result.output
-
-
-@slow(XLA, framework=("jax", "tensorflow"))
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 def test_the_benchmark_says_where_it_ran(framework: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from support import assert_ulp, f32, tensors
 
 import gradxform as gx
 from gradxform.core.tree import Tree
+from gradxform.proof import parity
 
 CASES: list[tuple[str, Any, Any]] = [
     ("clip_norm(1e39)", [np.full(100, 3e38, np.float32)], [np.full(100, 1e38, np.float32)]),
@@ -24,6 +25,10 @@ CASES: list[tuple[str, Any, Any]] = [
     ("masked(chain(freeze('0'), scale(2.0)), '**')", [f32(3), f32(4)], [f32(0), f32(8)]),
     ("partition({'0': chain(scale(2.0), clip_value(1.0))}, default=scale(3.0))", [f32(3), f32(4)], [f32(1), f32(12)]),
     ("freeze('1')", [f32(3), None], [f32(3), None]),
+    ("clip_value(1.0)", [f32(-3, 0.5, np.inf, np.nan)], [f32(-1, 0.5, 1, np.nan)]),
+    ("clip_value(low=0.0)", [f32(-3, 0.5)], [f32(0, 0.5)]),
+    ("scale(0.0)", [f32(np.nan, 2)], [f32(np.nan, 0)]),
+    ("stop()", [f32(np.nan, 2)], [f32(0, 0)]),
     ("clip_norm(1.0, axes=(0,))", [f32(3, 4)], [f32(0.6, 0.8)]),
     ("chain(scale(2.0), masked(clip_global_norm(1.0), '1'), scale(0.5))", [f32(3), f32(4)], [f32(3), f32(0.5)]),
     ("chain(clip_norm(100.0), freeze('0'), clip_global_norm(1.0))", [f32(30), f32(4)], [f32(0), f32(1)]),
@@ -58,7 +63,9 @@ CASES: list[tuple[str, Any, Any]] = [
 
 @pytest.mark.parametrize(("expression", "given", "wanted"), CASES, ids=[case[0] for case in CASES])
 def test_cases(expression: str, given: Any, wanted: Any, framework: str) -> None:
-    assert_ulp(gx.parse(expression)(tensors(framework, given)), wanted, 1)
+    tx = gx.parse(expression)
+    assert_ulp(tx(tensors(framework, given)), wanted, 1)
+    assert_ulp(list(parity.expected(tx, given).values()), [leaf for leaf in wanted if leaf is not None], 1)
 
 
 def test_zeros_of_two_signs_are_two_factors() -> None:

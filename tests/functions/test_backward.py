@@ -408,21 +408,6 @@ def without_leaks(jax: Any) -> Any:
         return jax.jit(jax.grad(lambda x: (CLIP({"a": x})["a"] * WEIGHTS).sum()))(jax.numpy.zeros(2))
 
 
-def linen_module(jax: Any) -> Any:
-    linen = pytest.importorskip("flax.linen")
-    model, x = linen.Sequential([linen.Dense(2, use_bias=False), CLIP]), np.ones((1, 1), np.float32)
-    params = model.init(jax.random.key(0), x)
-    found = jax.jit(jax.grad(lambda p: (model.apply(p, x) * WEIGHTS).sum()))(params)
-    return found["params"]["layers_0"]["kernel"][0]
-
-
-def nnx_module(jax: Any) -> Any:
-    nnx = pytest.importorskip("flax.nnx")
-    model = nnx.Sequential(nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0)), CLIP)
-    found = nnx.grad(lambda m: (m(jax.numpy.ones((1, 1))) * WEIGHTS).sum())(model)
-    return found["layers"][0]["kernel"][...][0]
-
-
 def equinox_module(jax: Any) -> Any:
     equinox = pytest.importorskip("equinox")
     dense = equinox.nn.Linear(1, 2, use_bias=False, key=jax.random.key(0))
@@ -458,8 +443,6 @@ JAX: dict[str, tuple[Function, list[Any]]] = {
     "no leaks": (without_leaks, CLIPPED),
     "a tree straight through": (through_a_tree, [2.0, 2.0]),
     "nothing through forward": (through_forward, [0.0]),
-    "flax.linen": (linen_module, CLIPPED),
-    "flax.nnx": (nnx_module, CLIPPED),
     "equinox": (equinox_module, CLIPPED),
 }  # fmt: skip
 

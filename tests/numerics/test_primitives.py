@@ -345,11 +345,6 @@ def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float, tf: 
     np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), narrowed(right, np.float64), rtol=1e-4)
 
 
-def test_tensors_of_two_devices(torch: Any) -> None:
-    out = gx.scale(0.5)([torch.ones(3, device="meta"), torch.ones(3)])
-    assert (out[0].device.type, out[1].tolist()) == ("meta", [0.5, 0.5, 0.5])
-
-
 # --- the catalogue ---------------------------------------------------------------------------------------------------
 
 

@@ -96,11 +96,12 @@ def test_variables_of_keras_are_no_gradients(tmp_path: Path, keras: Any) -> None
                 gx.record(tmp_path)(0, gradients=given)
 
 
-def test_the_handle_of_attach(tmp_path: Path, torch: Any) -> None:
+@pytest.mark.parametrize(("on", "update"), [("gradients", [[0.6, 0.8]]), ("updates", [[-0.6, -0.8]])])
+def test_the_handle_of_attach(on: str, update: Any, tmp_path: Path, torch: Any) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
     optimizer.add_param_group({"params": [("weight", torch.nn.Parameter(torch.zeros(3)))]})  # as of another model
-    handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
+    handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0), on=on)
     recorder = gx.record(tmp_path, every=2)
     handle.record(recorder)
     before = model.weight.detach().numpy().copy()
@@ -110,7 +111,7 @@ def test_the_handle_of_attach(tmp_path: Path, torch: Any) -> None:
         optimizer.step()
     assert recorder.steps == [0, 2]
     np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["weight"], [[3, 4]])
-    np.testing.assert_allclose(kept(tmp_path, 0, "updates")["weight"], [[0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_allclose(kept(tmp_path, 0, "updates")["weight"], update, rtol=1e-6)
     np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["weight"], before)
     assert kept(tmp_path, 0, "parameters")["weight_1"].shape == (3,)
 

@@ -273,13 +273,6 @@ def test_derivatives(like: str, jax: Any) -> None:
             assert np.asarray(derivative) == pytest.approx(np.asarray(right), abs=1e-5)
 
 
-def test_vmap_and_a_traced_limit(jax: Any) -> None:
-    rows = np.float32([[3, 4], [0.3, 0.4]])
-    for like in LIKE:
-        out = jax.vmap(lambda row, c, like=like: gx.clip_norm(c, like=like)(row))(rows, np.float32([1, 1]))
-        assert np.asarray(out) == pytest.approx(np.float32([[0.6, 0.8], [0.3, 0.4]]), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -298,10 +291,3 @@ def test_an_integer_gradient_is_named() -> None:
     for transform in TRANSFORMS:
         with pytest.raises(TypeError, match="'w' has dtype int32"):
             getattr(gx, transform)(1.0, like="torch")({"w": np.int32([3])})
-
-
-def test_the_expression_builds_it_again() -> None:
-    tx = gx.chain(gx.clip_norm(1.0, axes=(0,), like="tensorflow"), gx.clip_global_norm(1.0, ord=1, like="torch"))
-    assert repr(tx) == "chain(clip_norm(1.0, axes=(0,), like='tensorflow'), clip_global_norm(1.0, ord=1, like='torch'))"
-    assert gx.parse(repr(tx)) == tx
-    assert gx.clip_norm(1.0, like="torch") != gx.clip_norm(1.0)

@@ -55,19 +55,6 @@ def test_odd_numbers(case: str, framework: str, mode: str) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_every_dtype_with_none_and_empty_leaves(dtype: str, framework: str) -> None:
-    if (framework, dtype) == ("jax", "float64"):
-        pytest.skip("the table of transforms enables 64 bits")
-    pytest.importorskip("ml_dtypes")  # from which NumPy knows bfloat16
-    leaves = [RNG.standard_normal(shape).astype(dtype) for shape in ((40, 3), (0, 3), (9,))]
-    first, none, *others = gx.top_k(0.25)([*tensors(framework, leaves[:1]), None, *tensors(framework, leaves[1:])])
-    assert none is None
-    for leaf, new in zip(leaves, map(array, (first, *others)), strict=True):
-        assert new.dtype == leaf.dtype
-        np.testing.assert_array_equal(new.astype(np.float64), by_hand(leaf, 0.25).astype(np.float64))
-
-
 def test_views_and_byte_orders() -> None:
     whole = RNG.standard_normal((8, 9)).astype(np.float32)
     for leaf in (whole.T, whole[::2, ::-1], whole.astype(">f4"), np.asfortranarray(whole), whole[0, 0]):
