@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
+from gradxform.proof import reference_state
+
 SIZE = 14
 
 
@@ -24,6 +26,19 @@ def mgda(rows: Any) -> Any:
 def upgrad(rows: Any) -> Any:
     """The mean of projections onto the dual cone; the distance to it is a combination of the gradients."""
     return np.mean([row + _nonnegative(rows.T, -row) @ rows for row in rows], axis=0)
+
+
+def pcgrad(rows: Any, seed: int = 0) -> Any:
+    """Each gradient is projected on the planes of those that it conflicts with, in the order of random words."""
+    total = np.zeros(rows.shape[1])
+    for i, mine in enumerate(rows):
+        with np.errstate(over="ignore"):
+            draws = reference_state.threefry(0, seed, i, np.arange(len(rows)))[0].view(np.int32)
+        for j in sorted({*range(len(rows))} - {i}, key=draws.__getitem__):
+            product = mine @ rows[j]
+            mine = mine - product / (rows[j] @ rows[j]) * rows[j] if product < 0 else mine
+        total += mine
+    return total
 
 
 def cagrad(rows: Any, c: float = 0.5) -> Any:

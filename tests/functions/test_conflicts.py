@@ -28,7 +28,8 @@ from gradxform.backend import lookup
 from gradxform.proof import parity
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"mgda": gx.mgda, "cagrad": gx.cagrad, "upgrad": gx.upgrad}
-RIGHT: dict[str, Callable[..., Any]] = {"mgda": conflicts.mgda, "cagrad": conflicts.cagrad, "upgrad": conflicts.upgrad}
+ALL = {**FUNCTIONS, "pcgrad": lambda trees, seed=0: gx.pcgrad(trees, seed)}
+RIGHT: dict[str, Callable[..., Any]] = {name: getattr(conflicts, name) for name in ALL}
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 
 
@@ -36,8 +37,8 @@ HEAVY = [("jax", "eager"), ("jax", "compiled"), ("tensorflow", "compiled")]
 
 
 def all_of(*trees: Any) -> dict[str, Any]:
-    """All three, so that each mode compiles once."""
-    return {name: function(list(trees)) for name, function in FUNCTIONS.items()}
+    """All four, so that each mode compiles once."""
+    return {name: function(list(trees)) for name, function in ALL.items()}
 
 
 @by_graph
@@ -64,7 +65,7 @@ def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
             {"a": flat[:12].reshape(3, 4), "b": flat[12:]} for flat in (right, np.max(np.abs(rows), axis=0))
         )
         rounded = {path: part.astype(np.float32).astype(DTYPES[dtype]) for path, part in wanted.items()}
-        assert_sums(named, rounded, terms, what=name)
+        assert_sums(named, rounded, terms, times=2 if name == "pcgrad" else 1, what=name)
 
 
 ROWS = {
@@ -110,6 +111,16 @@ def test_no_projection_conflicts(kind: str) -> None:
         np.testing.assert_allclose(found, rows.mean(axis=0), rtol=4e-15)
 
 
+@pytest.mark.parametrize("kind", ROWS)
+def test_conflicts_are_projected_away_in_a_random_order(kind: str) -> None:
+    rows, found = rows_of(kind), set()
+    for seed in range(8):
+        (own,) = gx.pcgrad([[row] for row in rows], seed)
+        np.testing.assert_allclose(own, conflicts.pcgrad(rows, seed), rtol=0, atol=1e-14 * np.abs(rows).max())
+        found.add(own.tobytes())
+    assert kind != "dependent" or len(found) > 1
+
+
 @pytest.mark.parametrize("c", [0.0, 0.2, 0.5, 0.9, 1.5])
 @pytest.mark.parametrize("kind", ROWS)
 def test_the_worst_task_within_a_distance_of_the_mean(kind: str, c: float) -> None:
@@ -131,7 +142,7 @@ def test_random_gradients_beside_the_papers_problems(seed: int) -> None:
     count = (2, 3, 4, 5, 6, 10)[seed % 6]
     rows = rng.standard_normal((count, 30)) - 0.3 * rng.standard_normal(30)
     trees = [{"w": row[:20].reshape(4, 5), "b": row[20:]} for row in rows]
-    for name, function in FUNCTIONS.items():
+    for name, function in ALL.items():
         np.testing.assert_allclose(conflicts.flat(function(trees)), RIGHT[name](rows), rtol=0, atol=1e-12, err_msg=name)
     wide = conflicts.flat(gx.cagrad(trees, c=0.9))
     np.testing.assert_allclose(wide, conflicts.cagrad(rows, 0.9), rtol=0, atol=1e-12)
@@ -145,7 +156,7 @@ def test_the_size_of_gradients_does_not_matter(framework: str, kind: Any, unit: 
     """Products are beyond the dtype."""
     small = conflicts.trees(kind)
     large = [{path: leaf * kind(unit) for path, leaf in tree.items()} for tree in small]
-    for function in (*FUNCTIONS.values(), lambda trees: gx.pcgrad(trees, 0)):
+    for function in ALL.values():
         one, other = function(tensors(framework, small)), function(tensors(framework, large))
         scaled = [leaf * kind(unit) for leaf in arrays(one)]
         largest = [np.max([np.abs(tree[path]) for tree in large], axis=0) for path in large[0]]

@@ -9,13 +9,10 @@ import conflicts
 import numpy as np
 import pytest
 from support import PROCESSES, assert_sums, python, slow
-from test_conflicts import FUNCTIONS, RIGHT
+from test_conflicts import ALL, FUNCTIONS, RIGHT
 from without_float64 import indexing, of_torch
 
-import gradxform as gx
-
 SLOW = (pytest.mark.slow(reason="thousands of operations on pairs are counted; mgda is quick"),)
-ALL = {**FUNCTIONS, "pcgrad": lambda trees: gx.pcgrad(trees, 0)}
 
 LEAVES = 300
 LAUNCHES = {"mgda": 190, "cagrad": 275, "upgrad": 160, "pcgrad": 530}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import ROOT, environment
-
-import gradxform as gx
 
 PROGRAM = Path(__file__).with_name("typed.py")
 PYRIGHT = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("pyright")
@@ -66,20 +62,3 @@ def test_pyright_strict_finds_nothing(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("transform", "formula"),
-    [
-        (gx.clip_value, "min(max(g, low), high)"),
-        (gx.clip_norm, "g * min(1, max_norm / norm(g))"),
-        (gx.clip_global_norm, "g * min(1, max_norm / n)"),
-        (gx.scale, "factor * g"),
-        (gx.clip_adaptive, "g * min(1, clipping * max(norm(p), eps) / norm(g))"),
-        (gx.centralize, "g - mean(g, axes)"),
-    ],
-)
-def test_an_editor_shows_the_formula_as_text(transform: Any, formula: str) -> None:
-    """The plain formula is above the LaTeX one, which editors show verbatim."""
-    before, latex = inspect.getdoc(transform).split(".. math::", 1)
-    assert f"``{formula}``" in before and latex

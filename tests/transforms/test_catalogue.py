@@ -46,7 +46,7 @@ from trees import few, gradients
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.proof import parity, reference_state
+from gradxform.proof import parity
 from gradxform.proof.extended import narrowed, number
 from gradxform.testing import max_ulp
 
@@ -864,52 +864,6 @@ def test_five_of_the_examples_that_are_nan_are_named(count: int, said: str) -> N
     with pytest.warns(RuntimeWarning, match=said) as caught:
         gx.per_example_clip_norm(np.full((count, 1), np.nan), 1.0)
     assert caught[0].filename == __file__
-
-
-def surgery(trees: list[dict[str, Any]], orders: Any) -> dict[str, Any]:
-    """The paper's algorithm, step by step, in extended precision."""
-    wide = [{path: number(leaf) for path, leaf in task.items()} for task in trees]
-    total = {path: np.zeros_like(leaf) for path, leaf in wide[0].items()}
-    for i, order in enumerate(orders):
-        mine = dict(wide[i])
-        for j in order:
-            dot = sum((mine[path] * wide[j][path]).sum() for path in mine)
-            if dot < 0:
-                size = sum((leaf**2).sum() for leaf in wide[j].values())
-                mine = {path: mine[path] - dot / size * wide[j][path] for path in mine}
-        total = {path: total[path] + mine[path] for path in total}
-    return total
-
-
-def orders_of(seed: int, count: int) -> list[list[int]]:
-    """For each task the others, in the order of random words."""
-    with np.errstate(over="ignore"):
-        draws = [reference_state.threefry(0, seed, i, np.arange(count))[0].view(np.int32) for i in range(count)]
-    return [sorted({*range(count)} - {i}, key=draws[i].__getitem__) for i in range(count)]
-
-
-@by_xla
-@by_graph
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
-    """In eager mode also for one, two and a zero task, and for seeds that draw other orders."""
-    if (framework, mode, dtype) == ("torch", "compiled", "float64"):
-        pytest.skip("inductor takes its time with pairs")
-    rng, seeds = np.random.default_rng(1), range(8 if mode == "eager" and framework != "jax" else 1)
-    three = [
-        {"a": rng.standard_normal((3, 4)).astype(dtype), "b": rng.standard_normal(2).astype(dtype)} for _ in range(3)
-    ]
-    zero = {name: leaf * 0 for name, leaf in three[0].items()}
-    for tasks in (three, three[:1], three[:2], [*three[1:], zero]) if mode == "eager" else (three,):
-        largest = {path: np.max([np.abs(task[path]) for task in tasks], 0) for path in zero}
-        for seed in seeds:
-            run = lambda *given, seed=seed: gx.pcgrad(list(given), seed)  # noqa: E731
-            found = parity.named_leaves(call(framework, mode, run, *tasks), lookup.backend(framework))
-            right = surgery(tasks, orders_of(seed, len(tasks)))
-            assert_sums(
-                found, {path: narrowed(leaf, np.dtype(dtype)) for path, leaf in right.items()}, largest, times=2
-            )
-    assert len({str(orders_of(seed, 3)) for seed in range(8)}) > 1
 
 
 @slow(XLA)
