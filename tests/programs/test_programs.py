@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import PROCESSES, TRAINS, XLA, python, slow
+from support import PROCESSES, TRAINS, python, slow
 
 NOISY = ("DeprecationWarning", "FutureWarning", "UserWarning:lightning", "UserWarning:torch")
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in NOISY]
@@ -17,10 +17,7 @@ FOLDER = Path(__file__).parent
 PROGRAMS = {
     "accelerate_loop": ("torch", "accelerate"),
     "huggingface_trainer": ("torch", "transformers"),
-    "jax_equinox": ("jax", "optax", "equinox"),
-    "jax_linen": ("jax", "optax", "flax"),
     "jax_nnx": ("jax", "optax", "flax"),
-    "keras_fit": ("keras", "tensorflow"),
     "keras_train_step": ("keras", "tensorflow"),
     "lightning_module": ("torch", "lightning"),
     "mlx_train": ("mlx",),
@@ -28,9 +25,8 @@ PROGRAMS = {
     "torch_ddp": ("torch",),
 }
 """Each program and its imports."""
-OWN_PROCESSES = [("tensorflow1_saver", {}), ("torch_ddp", {})]
+OWN_PROCESSES = ("tensorflow1_saver", "torch_ddp")
 """Programs that change the process: TensorFlow's behaviour, process groups."""
-OWN_PROCESSES += [("keras_fit", {"KERAS_BACKEND": backend}) for backend in ("jax", "torch")]
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +48,8 @@ def test_the_programs_are_those_of_the_folder_and_short() -> None:
     assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
 
 
-@slow(XLA, name=("jax_equinox", "jax_linen"))
-@slow(TRAINS, name=("keras_fit", "huggingface_trainer"))
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(OWN_PROCESSES[:2])])
+@slow(TRAINS, name="huggingface_trainer")
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in OWN_PROCESSES])
 def test_a_program(name: str) -> None:
     for package in PROGRAMS[name]:
         pytest.importorskip(package)
@@ -62,13 +57,11 @@ def test_a_program(name: str) -> None:
 
 
 @slow(PROCESSES)
-@pytest.mark.parametrize(
-    ("name", "variables"), OWN_PROCESSES, ids=["-".join((n, *v.values())) for n, v in OWN_PROCESSES]
-)
-def test_a_program_in_a_process_of_its_own(name: str, variables: dict[str, str], tmp_path: Path) -> None:
-    for package in (*PROGRAMS[name], *(each.lower() for each in variables.values())):
+@pytest.mark.parametrize("name", OWN_PROCESSES)
+def test_a_program_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    for package in PROGRAMS[name]:
         pytest.importorskip(package)
-    python(FOLDER / f"{name}.py", cwd=tmp_path, **variables)
+    python(FOLDER / f"{name}.py", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [DeprecationWarning, FutureWarning])
