@@ -14,7 +14,10 @@ from gradxform.comparing.comparison import TREES, Comparison, Evidence
 from gradxform.comparing.findings import Finding, proven
 from gradxform.comparing.mapping import Pair, module_of
 from gradxform.comparing.measuring import ABSENT, Row, arithmetic_of, distances, judge, stored_as
-from gradxform.comparing.rules import gradients, optimizer, preconditions, unexplained
+from gradxform.comparing.rules.gradients import PROVEN
+from gradxform.comparing.rules.optimizer import update
+from gradxform.comparing.rules.preconditions import data, initial, nonfinite, shifted
+from gradxform.comparing.rules.unexplained import LIKELY, dtypes, grown, losses, unrecorded, where
 from gradxform.recording.reading import Recording
 
 Progress = Callable[[int, int], None]
@@ -73,7 +76,7 @@ def compare(
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"compare: tolerance must be at least 0, got {tolerance!r}")
     try:
-        found = _compared(Recording(a), Recording(b), mapping.read(map), tolerance, progress)
+        found = _compared((Recording(a), Recording(b)), mapping.read(map), tolerance, progress)
         with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
             found.findings += diagnose(found)
         return found
@@ -81,17 +84,19 @@ def compare(
         raise ValueError(f"compare: {error}") from error
 
 
-def _compared(
-    a: Recording, b: Recording, given: mapping.Map, tolerance: float | None, progress: Progress | None
-) -> Evidence:
-    steps = [step for step in a.steps if step in set(b.steps)]
-    if not steps:
-        ranges = (f"{name} has {side.steps[0]} to {side.steps[-1]}" for name, side in (("A", a), ("B", b)))
+Sides = tuple[Recording, Recording]
+
+
+def _compared(sides: Sides, given: mapping.Map, tolerance: float | None, progress: Progress | None) -> Evidence:
+    a, b = sides
+    there = set(b.steps)
+    if not (steps := [step for step in a.steps if step in there]):
+        ranges = (f"{name} has {side.steps[0]} to {side.steps[-1]}" for name, side in zip("AB", sides, strict=True))
         raise ValueError(f"the recordings have no step in common: {', '.join(ranges)}")
-    trees = [tree for tree in TREES if tree in a.names(steps[0]) and tree in b.names(steps[0])]
-    if not trees:
-        there = (f"{name} has {', '.join(side.names(steps[0]))}" for name, side in (("A", a), ("B", b)))
-        raise ValueError(f"the recordings have neither {', '.join(TREES)} in common: {', '.join(there)}")
+    names = [side.names(steps[0]) for side in sides]
+    if not (trees := [tree for tree in TREES if all(tree in each for each in names)]):
+        has = (f"{name} has {', '.join(each)}" for name, each in zip("AB", names, strict=True))
+        raise ValueError(f"the recordings have neither {', '.join(TREES)} in common: {', '.join(has)}")
     alignment = align(a, b, steps, trees, given)
     modules = [module_of(pair.a.path) for pair in alignment.pairs]
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
@@ -100,9 +105,9 @@ def _compared(
         if progress is not None:
             progress(done, len(steps))
         for tree in trees:
-            rows[tree][step] = _row(a, b, alignment.pairs, tree, step)
-        if all(side.shapes(step, "loss").get("") == () for side in (a, b)):
-            one, other = (float(np.ravel(side.read(step, "loss", ""))[0]) for side in (a, b))
+            rows[tree][step] = _row(sides, alignment.pairs, tree, step, a.norms_only or b.norms_only)
+        if all(side.shapes(step, "loss").get("") == () for side in sides):
+            one, other = (float(np.ravel(side.read(step, "loss", ""))[0]) for side in sides)
             losses[step] = one, other
         if done and done + 1 < len(steps):  # the first and the last are read again
             a.close(step)
@@ -111,26 +116,19 @@ def _compared(
     for tree in trees:
         _check_finite(rows[tree], tree)
         if tree != "parameters" or len(trees) == 1:
-            dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
-            arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in (a, b)], dtypes)
+            kinds = [kind for side in sides for kind in side.dtypes(steps[0], tree).values()]
+            arithmetic = arithmetic_of([stored_as(side, tree, steps[0]) for side in sides], kinds)
             judged[tree] = judge(rows[tree], arithmetic, tolerance, modules)
     return Evidence(a, b, steps, alignment, rows, judged, [], tolerance, losses)
 
 
-def _row(a: Recording, b: Recording, pairs: list[Pair], tree: str, step: int) -> Row:
-    """The distance of each pair at a step."""
-    shapes, row, norms = (
-        [side.shapes(step, tree) for side in (a, b)],
-        [ABSENT] * len(pairs),
-        a.norms_only or b.norms_only,
-    )
+def _row(sides: Sides, pairs: list[Pair], tree: str, step: int, norms: bool) -> Row:
+    """The distance of each pair at a step; parts of leaves have no norms."""
+    shapes, row = [side.shapes(step, tree) for side in sides], [ABSENT] * len(pairs)
     there = [i for i, pair in enumerate(pairs) if all(v.path in s for v, s in zip(pair.views, shapes, strict=True))]
-    there = [
-        i for i in there if not (norms and any(view.layout.part for view in pairs[i].views))
-    ]  # parts have no norms
-    arrays = (
-        [view.of(side, step, tree, norms) for side, view in zip((a, b), pairs[i].views, strict=True)] for i in there
-    )
+    there = [i for i in there if not norms or not any(view.layout.part for view in pairs[i].views)]
+    views = (zip(sides, pairs[i].views, strict=True) for i in there)
+    arrays = ([view.of(side, step, tree, norms) for side, view in both] for both in views)
     for i, found in zip(there, distances(arrays), strict=True):
         row[i] = found
     return row
@@ -146,34 +144,9 @@ def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
 # --- the diagnosis: small rules in the order of their causes, each asked until the differences are explained ----------
 
 Rule = Callable[[Evidence], Iterable[Finding]]
-BEFORE: tuple[Rule, ...] = (
-    preconditions.shifted,
-    preconditions.nonfinite,
-    preconditions.data,
-    preconditions.initial,
-    optimizer.update,
-)
+BEFORE = (shifted, nonfinite, data, initial, update)
 """What comes before a gradient differs; each of these explains all that follows."""
-PROVEN: tuple[Rule, ...] = (
-    gradients.no_gradient,
-    gradients.clip_norm,
-    gradients.clip_value,
-    gradients.factor,
-    gradients.weight_decay,
-    gradients.scaled,
-    gradients.permuted,
-    gradients.alone,
-)
-"""Causes that predict the gradients of one run from those of the other, to within rounding."""
-LIKELY: tuple[Rule, ...] = unexplained.unrecorded, unexplained.grown, unexplained.precision, unexplained.vague
-"""What is said of differences that no cause predicts: the first that fits, with its alternatives."""
-OF_ROUNDING: set[Rule] = {
-    optimizer.update,
-    unexplained.unrecorded,
-    unexplained.grown,
-    unexplained.losses,
-    unexplained.dtypes,
-}
+OF_ROUNDING: set[Rule] = {update, unrecorded, grown, losses, dtypes}
 """Rules that tell rounding from what is not; where a tolerance was given, it does."""
 
 
@@ -183,10 +156,10 @@ def diagnose(e: Evidence) -> list[Finding]:
     if not any(finding.explains is None or finding.explains for finding in found):
         found = [*_first(e, *LIKELY), *found]
     if not any(finding.is_fault for finding in found):
-        found += _first(e, unexplained.losses)
+        found += _first(e, losses)
     if e.step is not None and any(finding.is_fault for finding in found):
-        found += unexplained.where(e)
-    return [*found, *preconditions.nonfinite(e, later=True), *_first(e, unexplained.dtypes)]
+        found += where(e)
+    return [*found, *nonfinite(e, later=True), *_first(e, dtypes)]
 
 
 def _first(e: Evidence, *rules: Rule) -> list[Finding]:

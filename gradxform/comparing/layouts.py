@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.constants import SAME_VALUES
+from gradxform.comparing.constants import EXACT, FEWEST, SAME_VALUES
 from gradxform.functions.conventions import usual_axes
 
 Shape = tuple[int, ...]
@@ -44,12 +44,11 @@ class Layout(NamedTuple):
 
     def _of(self, array: Any) -> Any:
         if self.part is not None:
-            axis, start, stop, *sections = self.part
-            before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
-            count = sections[0] if sections else 1
-            if not 0 <= start < stop <= size // count:
-                raise ValueError(f"a part from {start} to {stop} of {size // count}")
-            array = array.reshape(*before, count, size // count, *after)
+            axis, start, stop, count = (*self.part, 1)[:4]
+            before, size, after = array.shape[:axis], array.shape[axis] // count, array.shape[axis + 1 :]
+            if not 0 <= start < stop <= size:
+                raise ValueError(f"a part from {start} to {stop} of {size}")
+            array = array.reshape(*before, count, size, *after)
             array = array[(slice(None),) * (axis + 1) + (slice(start, stop),)]
             array = array.reshape(*before, count * (stop - start), *after)
         if self.gates is not None:
@@ -85,25 +84,14 @@ SAME = Layout()
 
 def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
     """The layouts that make one shape of another: no change first, then permutations of axes, heads split or merged."""
+    same = tuple(range(len(shape)))
     if math.prod(shape) != math.prod(wanted):
         return
-    for axes in itertools.permutations(range(len(shape))) if len(shape) <= _MOST_AXES else [tuple(range(len(shape)))]:
+    for axes in itertools.permutations(same) if len(shape) <= _MOST_AXES else [same]:
         moved = tuple(shape[axis] for axis in axes)
-        if moved == wanted or _refines(moved, wanted) or _refines(wanted, moved):
-            same = axes == tuple(range(len(shape)))
-            yield Layout(axes=None if same else axes, shape=None if moved == wanted else wanted)
-
-
-def _refines(fine: Shape, coarse: Shape) -> bool:
-    """Whether each size of one shape is the product of adjacent sizes of the other."""
-    sizes = list(fine)
-    for size in coarse:
-        product = 1
-        while sizes and product < size:
-            product *= sizes.pop(0)
-        if product != size:
-            return False
-    return all(size == 1 for size in sizes)
+        one, other = ({1, *itertools.accumulate(sizes, operator.mul)} for sizes in (moved, wanted))
+        if one <= other or one >= other:  # the sizes of one are products of adjacent sizes of the other
+            yield Layout(axes=None if axes == same else axes, shape=None if moved == wanted else wanted)
 
 
 def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layout | None:
@@ -141,16 +129,22 @@ def apart(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b)) / scale if scale else 1.0
 
 
-def blocks(a: Any, b: Any, least: float = SAME_VALUES) -> Gates | None:
+def hold_the_same(one: Any, other: Any, limit: float) -> bool:
+    """Whether two arrays of one size hold the same values, in any order."""
+    one, other = (np.sort(np.asarray(x, np.float64), axis=None) for x in (one, other))
+    largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
+    return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
+
+
+def blocks(a: Any, b: Any) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
-    for axis in range(a.ndim):
-        for count in COUNTS:
-            if a.shape[axis] % count == 0:
-                parts, wanted = ([few(x.reshape(-1), _BLOCK) for x in np.split(side, count, axis)] for side in (a, b))
-                like = np.array([[cosine(part, block) for part in parts] for block in wanted])
-                order = like.argmax(1).tolist()
-                if like.max(1).min() >= least and sorted(order) == [*range(count)] != order:
-                    return (axis, *order)
+    for axis, count in itertools.product(range(a.ndim), COUNTS):
+        if a.shape[axis] % count == 0:
+            parts, wanted = ([few(x.reshape(-1), _BLOCK) for x in np.split(side, count, axis)] for side in (a, b))
+            like = np.array([[cosine(part, block) for part in parts] for block in wanted])
+            order = like.argmax(1).tolist()
+            if like.max(1).min() >= SAME_VALUES and sorted(order) == [*range(count)] != order:
+                return (axis, *order)
     return None
 
 
@@ -158,29 +152,17 @@ def moved(a: Any, b: Any, limit: float) -> tuple[Callable[[Any], Any], str] | No
     """What leads from `a` to `b`, and words for it, if something does to within a relative distance."""
     if apart(a, b) <= limit:
         return None
-    return next((found for found in _ways(a, b) if apart(found[0](a), b) <= limit), None)
-
-
-def _ways(a: Any, b: Any) -> Iterator[tuple[Callable[[Any], Any], str]]:
-    """Layouts, heads, blocks and directions."""
     for layout in candidates(a.shape, b.shape):
-        if layout.axes is not None:
-            yield layout.of, "transposed" if layout.axes == (1, 0) else f"with its axes in order {layout.axes}"
-    for axis, heads in itertools.product(range(a.ndim), COUNTS):
-        size = a.shape[axis]
-        for outer in {heads, size // heads} if size % heads == 0 and size > heads else ():
-            split = (*a.shape[:axis], outer, size // outer, *a.shape[axis + 1 :])
-            words = f"with {heads} heads split the other way along axis {axis}"
-            yield partial(_swapped, split=split, axis=axis), words
-    if (found := blocks(a, b)) is not None:
-        axis, *order = found
-        words = f"with its {len(order)} blocks along axis {axis} in order {', '.join(map(str, order))}: gates or heads"
-        yield Layout(gates=found).of, words
-    for count in range(1, min(a.ndim, 4) + 1):
-        for axes in itertools.combinations(range(a.ndim), count):
-            words = f"flipped along axes {axes}: a convolution in one, a correlation in the other"
-            yield partial(np.flip, axis=axes), words
-
-
-def _swapped(x: Any, split: Shape, axis: int) -> Any:
-    return x.reshape(split).swapaxes(axis, axis + 1).reshape(x.shape)
+        if layout.axes is not None and apart(layout.of(a), b) <= limit:
+            return layout.of, "transposed" if layout.axes == (1, 0) else f"with its axes in order {layout.axes}"
+    gates = blocks(a, b)
+    if gates is not None and apart(Layout(gates=gates).of(a), b) <= limit:
+        order = ", ".join(map(str, gates[1:]))
+        return Layout(gates=gates).of, f"with its blocks along axis {gates[0]} in order {order}: gates or heads"
+    orders = [np.argsort(x, axis=None) for x in (a, b)]
+    values, others = (x.reshape(-1)[order] for x, order in zip((a, b), orders, strict=True))
+    if not hold_the_same(values, others, EXACT) or np.count_nonzero(np.diff(others)) < FEWEST:
+        return None
+    places = orders[0][np.argsort(orders[1])]
+    words = "with its elements in another order: heads or gates, rows, or a convolution for a correlation"
+    return lambda x: x.reshape(-1)[places].reshape(x.shape), words

@@ -86,10 +86,8 @@ def read(given: str | Path | Mapping[str, str] | None) -> Map:
         TypeError: what is neither.
         ValueError: a file that is no TOML, or entries that are none of a map.
     """
-    if given is None:
-        return Map({}, [])
-    if isinstance(given, Mapping):
-        return Map(_names("the map", given), [])
+    if given is None or isinstance(given, Mapping):
+        return Map(_names("the map", given or {}), [])
     if not isinstance(given, (str, Path)):
         raise TypeError(f"compare: map must be a dict of paths or the path of a TOML file, got {given!r:.60}")
     file = f"the map {str(given)!r}"

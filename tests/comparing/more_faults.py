@@ -167,7 +167,9 @@ MORE: dict[str, Fault] = {
     "squares": Fault(on("mid.weight", lambda step, g: g**2)),
     "a matrix that is centred": Fault(on("mid.weight", lambda step, g: g - g.mean())),
     "a bias that is a mean": Fault(on("mid.bias", lambda step, g: g / 32), kinds=("leaf_factor",)),
-    "rows in another order": Fault(on("mid.weight", lambda step, g: g[np.random.default_rng(0).permutation(len(g))])),
+    "rows in another order": Fault(
+        on("mid.weight", lambda step, g: g[np.random.default_rng(0).permutation(len(g))]), kinds=("layout",)
+    ),
     "signs of one leaf": Fault(on("mid.weight", lambda step, g: np.sign(g))),
     "soft clips": Fault({"change": each(lambda name, g: 0.02 * np.tanh(g / 0.02))}),
     "gradients that are normalized": Fault(

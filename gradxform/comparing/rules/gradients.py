@@ -327,3 +327,7 @@ def _tie(e: Evidence, side: Side, path: str) -> tuple[int, Way] | None:
             if apart(added(one, e.at), other) <= limit:
                 return i, added
     return None
+
+
+PROVEN = (no_gradient, clip_norm, clip_value, factor, weight_decay, scaled, permuted, alone)
+"""Causes that predict the gradients of one run from those of the other, to within rounding."""

@@ -11,7 +11,7 @@ import numpy as np
 from gradxform.comparing import constants
 from gradxform.comparing.comparison import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, proven
-from gradxform.comparing.layouts import cosine, moved
+from gradxform.comparing.layouts import cosine, hold_the_same, moved
 
 
 def shifted(e: Evidence) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def data(e: Evidence) -> Iterator[Finding]:
     """Batches that both recorded, and that hold other values at the step where the runs part."""
     for name, one, other in batches(e, e.at) if e.bad and not e.norms_only else ():
         limit = 0.0 if one.dtype.kind in "iu" and other.dtype.kind in "iu" else e.limit
-        if one.size == other.size and not _hold_the_same(one, other, limit):
+        if one.size == other.size and not hold_the_same(one, other, limit):
             text = f"{name} differs at step {e.step}: if it goes into the network, the runs see other data, or prepare "
             text += "it otherwise; if it comes out of it, the runs part before their gradients do."
             yield proven("data", text, e.at)
@@ -65,13 +65,6 @@ def batches(e: Evidence, step: int) -> Iterator[tuple[str, Any, Any]]:
             yield f"{name}/{path}" if path else name, a, b
 
 
-def _hold_the_same(one: Any, other: Any, limit: float) -> bool:
-    """Whether two arrays of one size hold the same values, in any order and layout."""
-    one, other = (np.sort(np.asarray(x, np.float64), axis=None) for x in (one, other))
-    largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
-    return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
-
-
 def initial(e: Evidence) -> Iterator[Finding]:
     """Parameters that differ at the first step that was recorded."""
     step = e.steps[0]
@@ -85,12 +78,13 @@ def initial(e: Evidence) -> Iterator[Finding]:
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
     largest = max(row[i].relative for i in bad)
     arrays = {i: e.both(i, "parameters", step) for i in bad if row[i].size > 1}
-    others = [i for i, (a, b) in arrays.items() if abs(cosine(a, b)) < constants.OTHER_SEED]
-    ways = ((i, _way(a, b, i in others)) for i, (a, b) in arrays.items())
-    place, way = next(((i, way) for i, way in ways if way), (-1, ""))
+    others = [i for i, both in arrays.items() if abs(cosine(*both)) < constants.OTHER_SEED]
+    ways = (
+        (e.pairs[i].label, found[1]) for i, both in arrays.items() if (found := moved(*both, limit=constants.WHOLE))
+    )
     text, most_are_others = f"The {what} differ in {len(bad)} of {len(row)} leaves", 2 * len(others) > len(arrays)
-    if way:
-        text += f": {e.pairs[place].label} in B is A's {way}."
+    if way := next(ways, None):
+        text += f": {way[0]} in B is A's {way[1]}."
     else:
         why = ": other seeds or initializers, or weights that were not copied"
         text += f"{why if most_are_others else f' by up to {number(100 * largest)} %'}: {e.some(bad)}."
@@ -101,11 +95,3 @@ def initial(e: Evidence) -> Iterator[Finding]:
         text += " Either they start so, or one run counts its steps otherwise, or records them after its step."
     values = {"leaves": len(bad), "relative": largest}
     yield Finding("initial", text, step, e.labels(bad), values, is_certain=not may_be_late)
-
-
-def _way(a: Any, b: Any, is_other: bool) -> str:
-    """What leads from a weight to that of the other run, if something does."""
-    if (found := moved(a, b, limit=constants.WHOLE)) is not None:
-        return found[1]
-    same = is_other and len(np.unique(a)) > 1 and _hold_the_same(a, b, constants.EXACT)
-    return "with its elements in another order, such as of gates or rows" * same

@@ -156,3 +156,7 @@ def where(e: Evidence) -> Iterator[Finding]:
     text = f"The runs part at step {e.step}, in {len(e.bad)} of {count} leaves of {e.tree}; the largest difference is "
     text += f"{e.row[worst].relative:.2g}, in {e.pairs[worst].label}."
     yield proven("where", text, e.at, e.labels(e.bad), {}, frozenset(), is_fault=False)
+
+
+LIKELY = (unrecorded, grown, precision, vague)
+"""What is said of differences that no cause predicts: the first that fits, with its alternatives."""
