@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradxform_torch import private
 from gradxform_torch.parts import is_dense
-from gradxform_torch.private import StorageWeakRef, pytree
+from gradxform_torch.private import pytree
 
 NO_LAUNCH = set(
     "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "

@@ -231,7 +231,9 @@ def _tensor_of(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
 
 def _write(parameters: Row, gradients: Row, after: Tree, kept: bool) -> None:
     """Write results into the gradients, or replace those that cannot be written, by copies if a state keeps them."""
-    stopped, written, replaced = after.skipped(), list[tuple[torch.Tensor, torch.Tensor]](), dict[int, Any]()
+    written: list[tuple[torch.Tensor, torch.Tensor]] = []
+    replaced: dict[int, torch.Tensor | None] = {}
+    stopped = after.skipped()
     for i, (old, new) in enumerate(zip(gradients, after.results(), strict=True)):
         if i in stopped:
             replaced[id(old)] = None

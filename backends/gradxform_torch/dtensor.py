@@ -18,11 +18,10 @@ import torch
 from gradxform.backend.protocol import Axes, Backward, Columns, Given, Row
 from gradxform.core import group as devices
 from gradxform.core.leaves import put
-from gradxform.numerics import formulas, ranking
+from gradxform.numerics import formulas
 from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import across, foreach, private
-from gradxform_torch.namespace import Namespace
+from gradxform_torch import across, private
 from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import DEVICE, any_sharded, are_writable, is_sharded, place_of
 
@@ -133,24 +132,9 @@ class Sharded(Leafwise):
         return self.compute(formula, *map(whole, operands), **static)
 
     def largest(self, leaves: Row, counts: Row) -> list[Any]:
-        """Keep so many elements of each leaf; of DTensors only counts travel, once for each bit."""
-        return foreach.per_kind(self._largest, leaves, [None] * len(leaves), counts)
-
-    def _largest(self, leaves: Row, _: None, counts: Row) -> list[Any]:
-        """Keep so many elements of each leaf of one dtype."""
-        own = list(map(local, leaves))
-        xp = Namespace(own[0].device)
-        sizes = [ranking.in_order(xp, shard) for shard in own]
-
-        def reaching(least: Row) -> Row:
-            here = torch.stack([(size >= low).sum() for size, low in zip(sizes, least, strict=True)])
-            return torch.as_tensor(self._of_wholes(leaves, here, None)).unbind()
-
-        found = [size.new_zeros(()) for size in sizes]
-        for place in reversed(range(8 * own[0].itemsize - 1)):
-            found = ranking.with_bit(xp, 1 << place, found, counts, reaching)
-        made = [ranking.kept(xp, *row) for row in zip(own, sizes, found, strict=True)]
-        return list(map(like, leaves, own, made))
+        """Keep so many elements of each leaf, gathered one after the other."""
+        pairs = zip(leaves, counts, strict=True)
+        return [alongside(leaf, self.largest([whole(leaf)], [count])[0]) for leaf, count in pairs]
 
     def _of_wholes(self, leaves: Row, numbers: Any, ord: float | None, axes: Collection[int] | None = None) -> Any:
         """Combine the numbers of shards, or of one shard's slices over axes, into norms (None: sums) of whole leaves.

@@ -44,11 +44,7 @@ class Host(Readable, foreach.Eager):
             return super().norms(leaves, ord)
         narrow = not _NARROW.isdisjoint([leaf.dtype for leaf in leaves])
         wide = [elementwise.in_single(Namespace, leaf) for leaf in leaves] if narrow else leaves
-        try:
-            seen = [leaf.numpy() for leaf in wide]
-        except RuntimeError:  # as in `view`
-            seen = list(map(self.view, wide))
-        return host.norms(seen, 2.0)
+        return host.norms(list(map(self.view, wide)), 2.0)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
@@ -59,14 +55,9 @@ class Host(Readable, foreach.Eager):
         own = are_writable(some) if inplace else [False] * len(some)
         return put(leaves, due, foreach.per_kind(_times, some, own, [each[i] for i in due]))
 
-    @host.QUIET
     def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> Any:
-        """Norms over some axes; the 2-norms of a narrow leaf with one copy in float64."""
-        ((leaf,), (over,)) = leaves, axes
-        if of is None and ord == 2 and over and leaf.dtype in _NARROW | {torch.float32}:
-            wide = leaf.detach().double()
-            return wide.mul_(wide).sum(over, keepdim=True).sqrt_().numpy()
-        return host.norms_over([self._seen(leaf)], axes, ord)
+        """Norms over some axes."""
+        return host.norms_over([self._seen(leaves[0])], axes, ord)
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Leaves times factors of slices; one that float32 can multiply, in one pass."""

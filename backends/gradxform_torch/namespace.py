@@ -35,7 +35,7 @@ class Namespace(Defaults):
 
     shift_left, shift_right = static(torch.bitwise_left_shift, torch.bitwise_right_shift)
     copy, transpose, stop_gradient = static(torch.clone, torch.permute, torch.detach)
-    clip, materialize = static(torch.clamp, materialized)
+    clip, materialize, sort = static(torch.clamp, materialized, lambda x: torch.sort(x).values)
     asarray = staticmethod(functools.partial(torch.asarray, copy=True))
     """A copy: an adapter overwrites a state, whose NumPy arrays may be read-only."""
 
@@ -71,11 +71,9 @@ class Namespace(Defaults):
     @staticmethod
     def sum_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
         """Sum over axes, keeping them; None means all axes."""
-        if axes is None:
-            return x.sum()
-        if all([x.shape[axis] == 1 for axis in axes]):  # of no axes PyTorch would sum over all
+        if axes is not None and all([x.shape[axis] == 1 for axis in axes]):  # of no axes PyTorch would sum over all
             return x
-        return x.sum(axes, keepdim=True)
+        return x.sum(axes, keepdim=axes is not None)
 
     def sum_exactly(self, x: torch.Tensor, axes: Any) -> torch.Tensor:
         """Sum over axes; on the CPU Inductor adds one by one, so in short rows there."""
@@ -123,10 +121,6 @@ class Namespace(Defaults):
     def kth_largest(x: torch.Tensor, count: float) -> torch.Tensor:
         """The element of a rank, counted from 1, the largest."""
         return x.flatten().kthvalue(x.numel() - int(count) + 1).values
-
-    def sort(self, x: torch.Tensor) -> torch.Tensor:
-        """Sort along the last axis, ascending."""
-        return torch.sort(x).values
 
     def arange(self, count: int) -> torch.Tensor:
         """Integers from zero, as floats."""

@@ -73,12 +73,12 @@ class Part(NamedTuple):
     sizes: list[int]
     """The numbers of elements, in memory order; none for a leaf that is computed as it is."""
 
-    def join(self, column: Row, beside: bool = True) -> Any:
+    def join(self, column: Row) -> Any:
         """Concatenate the elements of leaves, or of what is beside them; a leaf's number is repeated."""
         arrays = [column[i] for i in self.places]
         if not self.sizes:
             return arrays[0]
-        if beside and max(self.sizes) > 1 and not arrays[0].ndim and all([x is arrays[0] for x in arrays]):
+        if max(self.sizes) > 1 and not arrays[0].ndim and all([x is arrays[0] for x in arrays]):
             return arrays[0]
         flat = [
             x.reshape(-1).narrow(0, self.start, size) if x.numel() > 1 else x.reshape(-1).expand(size)
@@ -112,8 +112,7 @@ def in_parts(kernel: Callable[[Part, list[Any]], torch.Tensor], columns: Columns
     """Apply a kernel of a part and a row of arrays to the columns; write into tensors if given."""
     out: list[Any] = [None] * len(columns[0])
     for part in of_columns(list(zip(*columns, strict=True))):
-        row = [part.join(column, beside=k > 0) for k, column in enumerate(columns)]
-        part.put(kernel(part, row), columns[0], into, out)
+        part.put(kernel(part, list(map(part.join, columns))), columns[0], into, out)
     return out
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-__all__ = ["FakeTensor", "StorageWeakRef", "pytree"]
+__all__ = ["FakeTensor", "pytree"]
 
 # One call for many tensors. torch.optim is built on them; PyTorch has no public name for them.
 foreach_add = torch._foreach_add

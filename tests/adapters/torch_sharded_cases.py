@@ -428,7 +428,7 @@ def _() -> None:
 SIDES = {"rows": (6, 10), "columns": (7, 4), "both": (6, 6), "stack": (3, 4, 5)}
 
 
-@case("the largest elements of the whole leaf are found by counting")
+@case("the largest elements of the whole leaf are found in it, gathered alone")
 def _() -> None:
     for shape in ((5, 6), (7,), (2, 3, 8), ()):
         leaf = random(*shape)
@@ -438,7 +438,7 @@ def _() -> None:
                 own = {"w": given["w"].to(dtype)}
                 assert_same(gx.top_k(0.3)(own), gx.top_k(0.3)({"w": leaf.to(dtype)}), own, 0)
     many = {str(i): shard(random(5, 6, seed=i), 0) for i in range(9)}
-    assert counted(lambda: gx.top_k(0.3)(many)) == {"all_gather_into_tensor": 31}  # one for each bit
+    assert counted(lambda: gx.top_k(0.3)(many)) == {"all_gather_into_tensor": 9}
     fails(TypeError, "top_k: the gradient at '0' cannot become sparse", lambda: gx.top_k(0.3, sparse=True)(many))
 
 
