@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import array, environment
+from support import array, environment, slow
 
 Found = dict[str, list[str]]
 meshes: dict[str, Any] = {}
@@ -156,6 +156,17 @@ def _run(script: str, count: int, folder: Path) -> tuple[str, list[dict[str, str
     return "", [json.loads((folder / f"{place}.json").read_text()) for place in range(count)]
 
 
-def assert_passed(found: Found, name: str) -> None:
-    for place, failure in enumerate(found[name]):
-        assert not failure, f"in process {place}: {failure}"
+def tests(script: Any) -> tuple[Any, Any]:
+    """The fixture and the test of a script's cases, on two processes and on four."""
+
+    @pytest.fixture(scope="module")
+    def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+        return groups(tmp_path_factory, script.__file__)
+
+    @slow("starts groups of two and four processes; one process stays quick")
+    @pytest.mark.parametrize(("world", "name"), [(world, name) for world in (2, 4) for name in script.case.on[world]])
+    def test_in_processes(found: Any, world: int, name: str) -> None:
+        for place, failure in enumerate(found(world)[name]):
+            assert not failure, f"in process {place}: {failure}"
+
+    return found, test_in_processes

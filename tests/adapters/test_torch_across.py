@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp, f32, parameter, slow, tensors
+from support import assert_ulp, f32, parameter, tensors
 
 import gradxform as gx
 
@@ -18,25 +18,8 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 import process_groups as groups  # noqa: E402
 import torch_across_cases as cases  # noqa: E402
 
-GROUPS = "starts groups of two and four processes; one process stays quick"
+found, test_in_processes = groups.tests(cases)
 CLIP = gx.clip_global_norm(1.0)
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return groups.groups(tmp_path_factory, cases.__file__)
-
-
-@slow(GROUPS)
-@pytest.mark.parametrize("name", cases.case.on[2])
-def test_on_two_processes(found: Any, name: str) -> None:
-    groups.assert_passed(found(2), name)
-
-
-@slow(GROUPS)
-@pytest.mark.parametrize("name", cases.case.on[4])
-def test_on_four_processes(found: Any, name: str) -> None:
-    groups.assert_passed(found(4), name)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import python, slow
+from support import python
 
 import gradxform as gx
 
@@ -16,24 +16,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 import process_groups as groups  # noqa: E402
 import torch_sharded_cases as cases  # noqa: E402
 
-GROUPS = "starts groups of two and four processes; one process stays quick"
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return groups.groups(tmp_path_factory, cases.__file__)
-
-
-@slow(GROUPS)
-@pytest.mark.parametrize("name", cases.case.on[2])
-def test_on_two_processes(found: Any, name: str) -> None:
-    groups.assert_passed(found(2), name)
-
-
-@slow(GROUPS)
-@pytest.mark.parametrize("name", cases.case.on[4])
-def test_on_a_mesh_of_two_dimensions(found: Any, name: str) -> None:
-    groups.assert_passed(found(4), name)
+found, test_in_processes = groups.tests(cases)
 
 
 def test_a_process_without_dtensors_does_not_import_them() -> None:

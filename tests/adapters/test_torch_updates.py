@@ -81,17 +81,6 @@ def test_changed_elements_are_rounded_once(dtype: Any) -> None:
     assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
 
 
-# --- stopped and skipped ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_frozen_parameters_keep_every_bit(dtype: Any) -> None:
-    tx = gx.chain(gx.clip_global_norm(0.5), gx.freeze(["0", "3"]))
-    start, (found, optimizer) = trained(None, adamw, dtype, 0)[0], trained(tx, adamw, dtype)
-    assert [torch.equal(p, q) for p, q in zip(found, start, strict=True)] == [True, False, False, True]
-    assert float(optimizer.state[found[0]]["step"]) == 4  # the optimizer's own state advances
-
-
 # --- closures, groups, scalers, states -------------------------------------------------------------------------------
 
 

@@ -232,20 +232,6 @@ def first_step(tx: Any) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
-def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.MonkeyPatch, tf: Any) -> None:
-    grads = given("tensorflow")
-    step = tf.function(first_step(tx))
-    kind = type(tf.constant(0.0))
-    for name in ("numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"):
-        monkeypatch.setattr(kind, name, refuse)
-    with pytest.raises(Read):
-        bool(tf.constant(1.0) > 0.0)
-    graph = step.get_concrete_function({path: tf.TensorSpec(leaf.shape, leaf.dtype) for path, leaf in grads.items()})
-    assert "EagerPyFunc" not in {operation.type for operation in graph.graph.get_operations()}
-    graph(grads)
-
-
-@pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
 def test_jax_reads_nothing(tx: Any, monkeypatch: pytest.MonkeyPatch, jax: Any) -> None:
     grads = given("jax")
     kind = type(grads["0"])

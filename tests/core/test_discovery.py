@@ -126,19 +126,6 @@ def test_its_tree_engine_opens_what_no_other_knows(fakelib: Any, monkeypatch: py
     assert out.leaf.tolist() == [6.0]
 
 
-def test_what_is_not_there_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    true = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: asked.append(name) or true(name))
-    lookup._is_package.cache_clear()
-    for _ in range(3):
-        assert lookup.owner(pytest.approx(1.0)) is None
-        assert not lookup.extends("keras")
-        assert not hasattr(gx, "nothing")
-    assert asked.count("gradxform__pytest") == asked.count("gradxform_nothing") == 1
-    assert not {"gradxform_keras", "gradxform_builtins"} & set(asked)
-
-
 def test_a_path_that_comes_later_is_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not lookup.extends("fakelib")
     monkeypatch.syspath_prepend(str(folder))

@@ -237,14 +237,6 @@ def test_arrays_of_the_framework(name: str, framework: str) -> None:
 # --- per example, and twice ------------------------------------------------------------------------------------------
 
 
-def test_vmap_clips_each_example(jax: Any, torch: Any) -> None:
-    clip, w = gx.on_backward(gx.clip_norm(1.0)), np.float32([[30.0, 40.0], [0.3, 0.4]])
-    wanted = [[0.6, 0.8], [0.3, 0.4]]
-    assert_ulp(jax.vmap(jax.grad(lambda x, w: (clip(x) * w).sum()))(w * 0, w), wanted)
-    slope = torch.func.vmap(torch.func.grad(lambda x, w: (clip(x) * w).sum()))
-    assert_ulp(slope(torch.zeros(2, 2), torch.tensor(w)), wanted)
-
-
 def test_the_gradient_of_the_gradient(jax: Any, torch: Any, tf: Any, jnp: Any) -> None:
     """The derivative of the clipped gradient w c / |w| in w."""
     clip, w = gx.on_backward(gx.clip_norm(1.0)), np.array([3.0, 4.0])

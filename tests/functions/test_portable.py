@@ -163,15 +163,6 @@ def test_one_array_is_enough_of_a_likeness(framework: str) -> None:
     assert_bits(found, state)
 
 
-def test_dtypes(framework: str) -> None:
-    import ml_dtypes
-
-    for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64, np.int32, np.bool_):
-        leaf = np.array([0, 1]).astype(dtype)
-        found = gx.from_numpy({"x": leaf}, like=tensors(framework, {"x": leaf}))
-        assert_bits(gx.to_numpy(found)["x"], leaf)
-
-
 def test_a_state_of_float32_goes_on_in_float64() -> None:
     found = gx.from_numpy({"x": np.float32([0.5])}, like={"x": np.zeros(1)})
     assert (found["x"].dtype, found["x"].tolist()) == (np.float64, [0.5])

@@ -367,28 +367,6 @@ def test_bad_arguments(given: Any) -> None:
         gx.measure(*given)
 
 
-def test_in_optax_around_optax_and_in_a_scan(jax: Any, optax: Any) -> None:
-    tx = optax.chain(
-        optax.masked(gx.measure(gx.clip_global_norm(1.0)), {"w": True}),
-        optax.apply_if_finite(gx.measure(gx.chain(optax.trace(0.5), optax.adam(0.1))), 3),
-        optax.inject_hyperparams(lambda limit: gx.measure(gx.clip_norm(limit), "last"))(limit=0.25),
-    )
-    params = {"w": jax.numpy.array([3.0, 4.0])}
-
-    def step(state: Any, scale: Any) -> Any:
-        _, state = tx.update(jax.tree.map(lambda g: g * scale, params), state, params)
-        return state, gx.metrics(state)
-
-    _, found = jax.jit(lambda: jax.lax.scan(step, tx.init(params), jax.numpy.array([1.0, 2.0, 0.1])))()
-    np.testing.assert_allclose(found["clip_global_norm/norm_before"], [5.0, 10.0, 0.5], rtol=1e-6)
-    assert found["clip_global_norm/clipped"].tolist() == [True, True, False]
-    np.testing.assert_allclose(found["trace/norm_before"], [1.0, 1.0, 0.5], rtol=1e-6)
-    np.testing.assert_allclose(found["trace/norm_after"], [1.0, 1.5, 1.25], rtol=1e-6)
-    assert found["last/norm_after"].max() <= 0.25 and {name.partition("/")[0] for name in found} == {
-        "clip_global_norm", "trace", "chain", "last",
-    }  # fmt: skip
-
-
 # --- plain functions -------------------------------------------------------------------------------------------------
 
 TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}, "unused": None}
