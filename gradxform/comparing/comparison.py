@@ -14,7 +14,7 @@ from gradxform.comparing import constants
 from gradxform.comparing.align.alignment import Alignment
 from gradxform.comparing.findings import Finding, some
 from gradxform.comparing.layouts import apart, few, reals
-from gradxform.comparing.mapping import Pair, View
+from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Arithmetic, Distance, Judged, Row, coarsest
 from gradxform.recording.reading import Recording
 
@@ -168,17 +168,19 @@ class Evidence(Comparison):
         """The coarser arithmetic of a tree, by its dtypes."""
         return coarsest(d for side in (self.a, self.b) for d in side.dtypes(self.steps[0], tree).values())
 
-    def array(self, place: int, view: View, tree: str, step: int, most: int = 0) -> Any:
-        """A leaf of a run in its layout in float64, or some elements; complex numbers are two along another axis."""
-        array = np.asarray(view.of(self.sides[place].recording, step, tree, self.norms_only))
-        if most:
-            return reals(few(array.reshape(-1), most)).ravel()
-        return reals(array).reshape(*array.shape, *[2] * (array.dtype.kind == "c"))
-
     def both(self, i: int, tree: str, step: int, other: int | None = None, most: int = 0) -> tuple[Any, Any]:
-        """The two leaves of a pair in float64, in one layout, or some elements; B's of another step if asked."""
-        a, b = self.pairs[i].views
-        return self.array(0, a, tree, step, most), self.array(1, b, tree, step if other is None else other, most)
+        """The two leaves of a pair in float64, in one layout, or some elements; B's of another step if asked.
+
+        Complex numbers are two along another axis.
+        """
+        found = []
+        for side, view, at in zip(
+            self.sides, self.pairs[i].views, (step, step if other is None else other), strict=True
+        ):
+            array = np.asarray(view.of(side.recording, at, tree, self.norms_only))
+            shape = (-1,) if most else (*array.shape, *[2] * (array.dtype.kind == "c"))
+            found.append(reals(few(array.reshape(-1), most) if most else array).reshape(shape))
+        return found[0], found[1]
 
     def sampled(self, places: Sequence[int], tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
         """Some elements of some of these leaves, in one array for each run; one leaf as a whole, in its shape."""

@@ -35,14 +35,8 @@ class Layout(NamedTuple):
         """The array in this layout, without a copy where there need be none.
 
         Raises:
-            ValueError: the layout does not fit.
+            ValueError: the layout does not fit; or IndexError or ZeroDivisionError.
         """
-        try:
-            return self._of(array)
-        except (ValueError, IndexError, ZeroDivisionError) as error:
-            raise ValueError(f"the layout {self.words!r} does not fit the shape {array.shape}") from error
-
-    def _of(self, array: Any) -> Any:
         if self.part is not None:
             axis, start, stop, count = (*self.part, 1)[:4]
             before, size, after = array.shape[:axis], array.shape[axis] // count, array.shape[axis + 1 :]

@@ -37,8 +37,9 @@ class View(NamedTuple):
             return np.asarray(array[:1] if recording.norms_only else [np.linalg.norm(reals(array))], np.float64)
         try:
             return self.layout.of(array)
-        except ValueError as error:
-            raise ValueError(f"{error} of {self.path!r}") from error
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            text = f"the layout {self.layout.words!r} does not fit the shape {array.shape} of {self.path!r}"
+            raise ValueError(text) from error
 
 
 class Pair(NamedTuple):

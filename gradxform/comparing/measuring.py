@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,7 +143,7 @@ def _measured(a: Any, b: Any, kind: Any, power: Any) -> Any:
 def stored_as(recording: Recording, tree: str, step: int) -> str:
     """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
     shapes, sizes = recording.shapes(step, tree), Counter[str]()
-    for path in heapq.nlargest(_LEAVES, shapes, key=lambda path: math.prod(shapes[path])):
+    for path in sorted(shapes, key=lambda path: -math.prod(shapes[path]))[:_LEAVES]:
         sizes[stored(recording.read(step, tree, path))] += math.prod(shapes[path])
     return next((name for name, count in sizes.items() if 2 * count > sizes.total()), "")
 

@@ -57,7 +57,7 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     matching = _Matching(read)
     for side in (0, 1):
         taken = {pair.views[side].path for pair in given.pairs} | given.alone[side]
-        leaves = in_order(leaves_of(shapes[side], shapes[1 - side]))
+        leaves = leaves_of(shapes[side], shapes[1 - side])
         matching.left.append({leaf: None for leaf in leaves if leaf.path not in taken})
     matching.run(given.names)
     matching.pairs += given.pairs
@@ -102,7 +102,7 @@ class _Matching:
 
     def __init__(self, read: Mapping[str, tuple[Values, Values]]):
         self.left: list[dict[Leaf, None]] = []
-        self.read, self.pairs = read, list[Pair]()
+        self.read, self.pairs, self.made = read, list[Pair](), list[tuple[Leaf, Leaf]]()
         # Where pairs have led modules, and how surely.
         self.led: dict[Module, dict[Module, float]] = {}
 
@@ -114,6 +114,7 @@ class _Matching:
             self.add("the map", lambda x: name_of(ends[x], len(x.shape)) if x in ends else None, _about)
         self.add_renumbered()
         self.add("equal paths", _name, _name)
+        self.left = [dict.fromkeys(in_order([*side])) for side in self.left]
         self.add_equal("parameters", alone=True)
         begins = [common([leaf.about.module for leaf in side]) for side in self.left]
         for numbers in (False, True):
@@ -146,14 +147,13 @@ class _Matching:
 
     def make(self, one: Leaf, other: Leaf, how: str) -> None:
         """Make a pair if a layout brings two leaves together; it is no surer than what has led to it."""
-        (module, role), (end, other_role) = one.about, other.about
-        if how == "shape alone" and role and other_role and role != other_role:
+        if how == "shape alone" and len({one.about.role, other.about.role} - {""}) > 1:
             return
-        pair, ends = paired(one, other, how, self.read), self.led.setdefault(module, {})
+        pair = paired(one, other, how, self.read)
         if pair is not None:
-            sure = min(pair.sure, ends[end]) if how == "modules" else pair.sure
-            ends[end] = max(sure, ends.get(end, 0.0))
-            self.pairs.append(pair._replace(sure=sure))
+            led = self.led[one.about.module][other.about.module] if how == "modules" else 1.0
+            self.pairs.append(pair._replace(sure=min(pair.sure, led)))
+            self.made.append((one, other))
             del self.left[0][one], self.left[1][other]
         elif how == "the map":
             text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
@@ -161,7 +161,11 @@ class _Matching:
 
     def add_modules(self) -> None:
         """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
-        ends = {module: next(iter(ends)) for module, ends in self.led.items() if len(ends) == 1}
+        self.led = {}
+        for (one, other), pair in zip(self.made, self.pairs, strict=True) if all(self.left) else ():
+            led, end = self.led.setdefault(one.about.module, {}), other.about.module
+            led[end] = max(pair.sure, led.get(end, 0.0))
+        ends = {module: next(iter(led)) for module, led in self.led.items() if len(led) == 1}
         self.add("modules", partial(_in_module, end=ends.get), partial(_in_module, end=lambda x: x), alone=True)
 
     def add_equal(self, tree: str, alone: bool = False) -> None:

@@ -125,12 +125,14 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
     """The leaves of a recording; fused ones as parts if the other recording has parts of their sizes."""
-    cells, groups = _cells(shapes), _groups(other)
+    known = dict(shapes.items() & other.items())
+    cells = _cells({path: shape for path, shape in shapes.items() if path not in known})
+    groups = _groups({path: shape for path, shape in other.items() if path not in known})
     found: list[Leaf] = []
     for path, shape in shapes.items():
-        whole = Leaf(path, path, SAME, shape, cells.get(name_of(path, len(shape)).module))
-        parts = [] if other.get(path) == shape else _parts(whole, groups)
-        found += parts or [whole]
+        cell = None if path in known else cells.get(name_of(path, len(shape)).module)
+        whole = Leaf(path, path, SAME, shape, cell)
+        found += (path not in known and _parts(whole, groups)) or [whole]
     return found
 
 

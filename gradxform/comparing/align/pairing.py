@@ -116,14 +116,14 @@ def paired(a: Leaf, b: Leaf, how: str, read: Mapping[str, tuple[Values, Values]]
     def pair(one: Layout, other: Layout) -> Pair:
         return Pair(View(a.path, one), View(b.path, other), how, HOW_SURE[how])
 
+    if how == "equal paths" and a.shape == b.shape:
+        return pair(a.layout, b.layout)
     layouts = list(candidates(a.shape, b.shape))
     if not layouts:
         return None
     convention, gates = conventional(a.name, b.name, a.shape, b.shape), gates_between(a, b)
     plain = (convention or layouts[0])._replace(part=a.layout.part)
     usual = pair(plain._replace(gates=gates), b.layout)
-    if how == "equal paths" and a.shape == b.shape:
-        return usual
     tree = next((tree for tree, sides in read.items() if all(map(_tells, sides, (a, b)))), None)
     if tree is None:
         return usual

@@ -146,9 +146,8 @@ def _times(e: Evidence, found: float) -> Finding:
         return Finding("factor", text, e.at, (), {"factor": found})
     one, other = e.losses.get(e.at, (0.0, 0.0))
     loss = other / one if one else math.nan
-    sides = ([e.total(step, place) for step in held] for place in (0, 1))
-    after = next((step for step in e.later if step > e.at), None)
-    no_clip = after in held and all(any(abs(n - x[0]) > constants.CLIPPED * x[0] for n in x) for x in sides)
+    goes_on = next((step in held for step in e.later if step > e.at), False)
+    no_clip = goes_on and min(spread([e.total(step, k) for step in held]) for k in (0, 1)) > constants.CLIPPED
     hint = _hint(e, found**power)
     means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     if summed := abs(loss - found) <= e.slack * abs(found):
@@ -201,11 +200,9 @@ def _hint(e: Evidence, times: float) -> str:
     whole = round(times)
     if whole < 2 or abs(times - whole) > constants.WHOLE * whole:
         return ""
-    named = ((run.shapes(e.at, name), name) for run in (e.a, e.b) for name in run.names(e.at) if name not in TREES)
-    first = (name for shapes, name in named if any(shape[:1] == (whole,) for shape in shapes.values()))
-    what = next(
-        (f"is the first dimension of {name}" for name in first), "may be the batch, the sequence or the devices"
-    )
+    others = ((run, name) for run in (e.a, e.b) for name in run.names(e.at) if name not in TREES)
+    first = [name for run, name in others if any(x[:1] == (whole,) for x in run.shapes(e.at, name).values())]
+    what = f"is the first dimension of {first[0]}" if first else "may be the batch, the sequence or the devices"
     return f" ({whole} {what})"
 
 
@@ -223,13 +220,15 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
         return apart(times * a + rate * p, b)
 
     decayed = [i for i in fits if e.row[i].left > constants.BETTER * off(i, *fits[i])]
-    times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0]) if decayed else 1.0
-    times = 1.0 if abs(times - 1) <= e.limit else times
-    rate = float(np.median([fits[i][1] for i in decayed])) if decayed else 0.0
+    if not decayed:
+        return
+    times, rate = (
+        float(min((off(i, *fit), fit[0]) for i, fit in fits.items())[1]),
+        float(np.median([fits[i][1] for i in decayed])),
+    )
+    times, unit = 1.0 if abs(times - 1) <= e.limit else times, constants.CLOSE * e.arithmetic.unit
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
-    unit = constants.CLOSE * e.arithmetic.unit
-    allowed = {i: max(min(e.limit, e.row[i].relative / constants.BETTER), unit) for i in leaves}
-    if not decayed or any(min(errors[i]) > allowed[i] for i in leaves):
+    if any(min(errors[i]) > max(min(e.limit, e.row[i].relative / constants.BETTER), unit) for i in leaves):
         return
     if times != 1:
         yield _times(e, times)

@@ -81,14 +81,13 @@ def _parameters_agree(e: Evidence) -> bool:
     """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
     rows = (row for at, row in e.rows[e.tree].items() if at < e.at)
     before = max((float(np.median([d.relative for d in row])) for row in rows), default=0.0)
-    far = [0.0]
+    far = []
     for i in few(e.significant, _LEAVES):
         if all(e.has(i, "parameters", step) for step in (e.steps[0], e.at)):
-            one, other = (
-                x - y for x, y in zip(*(e.both(i, "parameters", step) for step in (e.at, e.steps[0])), strict=True)
-            )
+            start, now = (e.both(i, "parameters", step) for step in (e.steps[0], e.at))
+            one, other = (y - x for x, y in zip(start, now, strict=True))
             far += [apart(other, one)] if one.any() or other.any() else []
-    return float(np.median(far[1:] or far)) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
+    return float(np.median(far or [0.0])) <= max(e.arithmetic.grown, constants.AMPLIFIED * before)
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
@@ -102,7 +101,8 @@ def precision(e: Evidence) -> Iterator[Finding]:
 
 def _rounding(e: Evidence) -> str:
     """The finest format whose rounding is as large as the differences."""
-    return next((name for name in ("TF32", "bfloat16") if _apart(e) <= BY_NAME[name].budget), "")
+    names = {"TF32": "TF32 or float16", "bfloat16": "bfloat16"}
+    return next((words for name, words in names.items() if _apart(e) <= BY_NAME[name].budget), "")
 
 
 def vague(e: Evidence) -> Iterator[Finding]:
@@ -121,11 +121,8 @@ def vague(e: Evidence) -> Iterator[Finding]:
     ratio = other / one if math.isfinite(one + other) else 0.0
     small = largest < constants.SMALL and exact and not any(d.apart for d in distances)
     if many and fits and e.begins and not directed:
-        kind, text = (
-            "precision",
-            f"The differences have the size of {fits.replace('TF32', 'TF32 or float16')} rounding ",
-        )
-        text += "and no direction: either a lower precision in one run, or a layer that differs a little (GELU)."
+        kind, text = "precision", f"The differences have the size of {fits} rounding and no direction: either a lower "
+        text += "precision in one run, or a layer that differs a little (GELU)."
     elif directed and small and (e.bad or np.median(directions) >= constants.DIRECTED):
         kind, text = "constant", f"The {e.tree} differ by up to {largest:.2g} in relative terms, and with a direction: "
         text += "either another epsilon or constant (such as label smoothing), or a variance over n or n - 1."
