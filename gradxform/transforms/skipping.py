@@ -368,7 +368,8 @@ def has_updated(state: Any) -> Any:
     Momentum and weight decay move weights on zero gradients too, so skip the optimizer if this is false.
 
     Args:
-        state: State of any transform, nested or not, or an object that holds one, as in `metrics`.
+        state: State of any transform, nested or not, or an object that holds one, as in `metrics`. What optax itself
+            skips, as in ``optax.MultiSteps``, does not count: ask optax.
 
     Returns:
         True if no transform skipped the step; otherwise a 0-d bool of the state's framework.
