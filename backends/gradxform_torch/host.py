@@ -57,7 +57,7 @@ class Host(Readable, foreach.Eager):
 
     def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes."""
-        return host.norms_over([self._seen(leaves[0])], axes, ord)
+        return host.norms_over(list(map(self._seen, leaves)), axes, ord)
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[torch.Tensor]:
         """Leaves times factors of slices; one that float32 can multiply, in one pass."""

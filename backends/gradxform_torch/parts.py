@@ -132,8 +132,7 @@ def of_columns(rows: Sequence[Row]) -> Iterator[Part]:
 def _lies(leaf: torch.Tensor, *others: Any) -> Any:
     """What rows must share to be joined; None for arrays that lie differently."""
     row = leaf, *others
-    if not leaf.numel() or not all([isinstance(x, torch.Tensor) and x.is_contiguous() for x in row]):
-        return None
-    if not all([x.device == leaf.device and (x.shape == leaf.shape or not x.ndim) for x in row]):
+    joins = [isinstance(x, torch.Tensor) and x.is_contiguous() and x.device == leaf.device for x in row]
+    if not leaf.numel() or not all(joins) or not all([x.shape == leaf.shape or not x.ndim for x in row]):
         return None
     return leaf.device, *[(x.dtype, x.ndim == leaf.ndim) for x in row]
