@@ -24,7 +24,7 @@ class Kind(StrEnum):
     GROWN = "grown"  #: A remark, that rounding has grown or crossed a kink.
     INITIAL = "initial"  #: The parameters differ at the first recorded step.
     LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
-    LAYOUT = "layout"  #: The gradient of a leaf is transposed, flipped, or has axes, gates or heads in another order.
+    LAYOUT = "layout"  #: The gradient of a leaf is transposed, or has axes, gates, heads or elements in another order.
     LEAF_FACTOR = "leaf_factor"  #: The gradient of a leaf is a number times as large.
     LEAF_SIGN = "leaf_sign"  #: The gradient of a leaf has the opposite sign.
     LEARNING_RATE = "learning_rate"  #: Parameters move a number of times as far.

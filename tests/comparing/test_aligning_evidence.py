@@ -165,11 +165,12 @@ def test_numbers_are_counted_where_they_begin(a: list[str], b: list[str], tmp_pa
     assert {pair.how for pair in found.pairs} == {"names"}
 
 
-def test_paths_that_are_counted_on_are_not_believed_against_the_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameters", [True, False])
+def test_paths_that_are_counted_on_are_not_believed_against_the_values(parameters: bool, tmp_path: Path) -> None:
     """Keras's second model of a process: dense_1 of the one is dense_3 of the other."""
     one = {f"{name}/kernel": random(E, E, seed=k) for k, name in enumerate(["dense", "dense_1", "dense_2", "dense_3"])}
     other = {f"dense_{k + 2}/kernel": leaf for k, leaf in enumerate(one.values())}
-    found = aligned(tmp_path, one, other, parameters=True)
+    found = aligned(tmp_path, one, other, parameters=parameters)
     assert led(found) == dict(zip(one, other, strict=True))
     assert found.within
 

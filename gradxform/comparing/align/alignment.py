@@ -113,37 +113,35 @@ class _Matching:
             self.add("the map", ends.get, _name)
             self.add("the map", lambda x: name_of(ends[x], len(x.shape)) if x in ends else None, _about)
         self.add_renumbered()
-        self.add("equal paths", _name, _name)
+        self.add("equal paths", _name)
         self.left = [dict.fromkeys(in_order([*side])) for side in self.left]
         self.add_equal("parameters", alone=True)
         begins = [common([leaf.about.module for leaf in side]) for side in self.left]
         for numbers in (False, True):
-            self.add(
-                "names",
-                *(partial(_in_module, end=partial(shortened, begin=begin, numbers=numbers)) for begin in begins),
-                alone=numbers,
-            )
+            one, other = (partial(_in_module, end=partial(shortened, begin=n, numbers=numbers)) for n in begins)
+            self.add("names", one, other, alone=numbers)
         self.add_modules()
         self.add_equal("gradients", alone=True)
         self.add_modules()
         self.add_equal("parameters")
         self.add_modules()
         for axes, roles in itertools.product((2, 1, 0), (1, 0)):  # matrices first, whose modules lead the vectors
-            self.add("shape alone", *[partial(_shape, axes=axes, roles=roles)] * 2)
+            self.add("shape alone", partial(_shape, axes=axes, roles=roles))
             self.add_modules()
 
-    def add(self, how: str, *keys: Key, alone: bool = False) -> None:
+    def add(self, how: str, key: Key, other: Key | None = None, alone: bool = False) -> None:
         """Pair leaves that are left and share a key: in their order, if both sides have as many, or one alone."""
-        groups, others = (_grouped(side, key) for side, key in zip(self.left, keys, strict=True))
-        for key, ones in groups.items() if how == "the map" else ():
-            if len(ones) > 1 and key in others:
-                names = f"{ones[0].name!r} and {ones[1].name!r} of A both to {others[key][0].name!r} of B"
+        groups, others = _grouped(self.left[0], key), _grouped(self.left[1], other or key)
+        shared = [(ones, others[value]) for value, ones in groups.items() if value in others]
+        for ones, ends in shared if how == "the map" else ():
+            if len(ones) > 1:
+                names = f"{ones[0].name!r} and {ones[1].name!r} of A both to {ends[0].name!r} of B"
                 raise ValueError(f"the map leads {names}")
-        equals = [(ones, others[key]) for key, ones in groups.items() if len(ones) == len(others.get(key, ()))]
-        found = [pair for both in equals if len(both[0]) == 1 or not alone for pair in zip(*both, strict=True)]
+        equals = [both for both in shared if len(both[0]) == len(both[1]) and (len(both[0]) == 1 or not alone)]
+        found = [pair for both in equals for pair in zip(*both, strict=True)]
         if how != "names" or 2 * len(found) >= min(map(len, self.left)):  # a few may be names of kinds, numbered
-            for one, other in found:
-                self.make(one, other, how)
+            for pair in found:
+                self.make(*pair, how)
 
     def make(self, one: Leaf, other: Leaf, how: str) -> None:
         """Make a pair if a layout brings two leaves together; it is no surer than what has led to it."""
@@ -151,8 +149,8 @@ class _Matching:
             return
         pair = paired(one, other, how, self.read)
         if pair is not None:
-            led = self.led[one.about.module][other.about.module] if how == "modules" else 1.0
-            self.pairs.append(pair._replace(sure=min(pair.sure, led)))
+            sure = self.led[one.about.module][other.about.module] if how == "modules" else 1.0
+            self.pairs.append(pair._replace(sure=min(pair.sure, sure)))
             self.made.append((one, other))
             del self.left[0][one], self.left[1][other]
         elif how == "the map":

@@ -132,7 +132,8 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[L
     for path, shape in shapes.items():
         cell = None if path in known else cells.get(name_of(path, len(shape)).module)
         whole = Leaf(path, path, SAME, shape, cell)
-        found += (path not in known and _parts(whole, groups)) or [whole]
+        parts = [] if path in known else _parts(whole, groups)
+        found += parts or [whole]
     return found
 
 
