@@ -99,7 +99,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
 
     The noise depends only on seed, step, path and element index, through the counter-based generator Threefry-2x32. One
     seed gives the same noise in every framework, eager and compiled, and a resumed run continues it. A trailing number
-    in a first key that all paths share is ignored, because Keras names a second model "sequential_1".
+    in a first key that all paths share is ignored, because Keras names a second model "sequential_1". A `Sequential`
+    of Keras that is loaded has paths without the model's name, and so other noise.
 
     Args:
         stddev: Standard deviation :math:`\sigma`, in the gradient's units: a number, a 0-d array or a schedule. The
