@@ -50,10 +50,11 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
         optimizer: Any Keras 3 optimizer, or its name; the original is not modified. For a
             `keras.optimizers.LossScaleOptimizer`, the inner optimizer is wrapped.
         tx: A transform. A gradient's path is its variable's ``path``, which may begin with the model's name; leave that
-            name out of patterns, since a `keras.Sequential` that is loaded has paths without it. A limit may be a non-trainable `keras.Variable`, and changes without
-            recompiling. `model.save` saves numbers, strings, patterns, Keras schedules, Keras variables, and functions
-            registered with `keras.saving.register_keras_serializable`. For anything else this function warns, and
-            `model.save` raises an error; `model.save_weights` works.
+            name out of patterns, since a `keras.Sequential` that is loaded has paths without it. A limit may be a
+            non-trainable `keras.Variable`, and changes without recompiling. `model.save` saves numbers, strings,
+            patterns, Keras schedules, Keras variables, and functions registered with
+            `keras.saving.register_keras_serializable`. For anything else this function warns, and `model.save` raises
+            an error; `model.save_weights` works.
         on: What to transform: "gradients" or "updates". Updates of half-precision variables are float32. Transforms
             that need parameters get those before the step.
 

@@ -94,7 +94,7 @@ def test_a_tie_holds_at_the_steps_that_have_its_leaves(tmp_path: Path) -> None:
 
 
 def test_a_tolerance_decides_alone(tmp_path: Path) -> None:
-    a, b = recorded(tmp_path / "a", {0: {"w": G}}), recorded(tmp_path / "b", {0: {"w": G * np.float32(1.01)}})
+    a, b = (recorded(tmp_path / name, {0: {"w": G, "number": np.float32(x)}}) for name, x in (("a", 9), ("b", 9.09)))
     assert not gx.compare(a, b).within
     assert gx.compare(a, b, tolerance=0.02).within
     assert not gx.compare(a, b, tolerance=0.005).within
