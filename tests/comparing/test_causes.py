@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from numpy_runs import adam, clipped, dropping, each, rmsprop, sgd, train
+from numpy_runs import adam, begin, clipped, dropping, each, rmsprop, sgd, train
 from support import RUNS, slow
 
 import gradxform as gx
@@ -204,6 +204,16 @@ def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None
     assert {finding.kind for finding in found.findings if finding.is_fault} <= set(case.kinds.split("|")), text
     assert re.search(case.words, text), text
     assert not re.search(case.never, text), text
+
+
+@pytest.mark.parametrize(("move", "words"), [(np.asarray, "updates are 2 times .*learning rate"), (np.sign, "or norm")])
+def test_updates_by_another_learning_rate_are_no_other_gradients(move: Any, words: str, tmp_path: Path) -> None:
+    """Of SGD, and of Adam's first step, which clips nothing."""
+    for name, rate in (("a", 0.1), ("b", 0.2)):
+        gradient = begin(0)["mid.weight"]
+        gx.record(tmp_path / name)(0, gradients={"w": gradient}, updates={"w": np.float32(rate) * move(gradient)})
+    text = str(gx.compare(tmp_path / "a", tmp_path / "b"))
+    assert re.search(words, text) and not re.search("gradients are|loss scale", text), text
 
 
 def kept(folder: Path, step: int) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,8 @@ def _clip(e: Evidence, kind: str, how: str, to: dict[int, float], certain: bool,
     verb = "clips" if certain else "clips or normalizes"
     text = "; ".join(f"{'AB'[k]} {verb} {how}, to {number(limit)}" for k, limit in sorted(to.items()))
     text += f"; the other run has {number(min(raw))} to {number(max(raw))}." if raw else "."
-    text += "" if certain else " A smaller norm would tell a clip from a normalization."
+    smaller = "element" if kind == "clip_value" else "norm"
+    text += "" if certain else f" A smaller {smaller} would tell a clip from a normalization."
     numbers = {"limit" + f"_{'ab'[k]}" * (len(to) > 1): limit for k, limit in to.items()}
     return Finding(kind, text, e.at, e.labels(e.bad), numbers, is_certain=certain)
 
@@ -107,7 +108,9 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
         tied, ends = (sum(int((np.abs(x[k]) == top).sum()) for x in arrays) for k, top in ((1, limit), (0, highest)))
         if fits and tied > 1:
             both = {own: limit, other: highest} if ends > 1 else {own: limit}  # no two largest are equal by chance
-            yield _clip(e, "clip_value", "each element", both, True, [limit, highest][: 2 * (len(both) < 2)])
+            # Else all elements have one size, as of `sign` or of Adam's first step.
+            below = any((np.abs(x[x != 0.0]) < (1 - constants.CLIPPED) * limit).any() for _, x in arrays)
+            yield _clip(e, "clip_value", "each element", both, below, [limit, highest][: 2 * (len(both) < 2)])
             return
 
 
@@ -134,10 +137,10 @@ def _times(e: Evidence, found: float) -> Finding:
     """A factor of all gradients, how it goes on, and what the losses tell of it."""
     held, over = _over(e, e.significant, lambda x, _: found * x)
     if abs(found + 1) < e.slack:
-        text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
+        text = f"All {e.tree} have the opposite sign in B: one run ascends, or subtracts where the other adds."
         return proven("sign", text + over, e.at, (), {"factor": found})
     power, large = (1, "B") if abs(found) > 1 else (-1, "A")
-    text = f"All gradients are {number(found**power)} times larger in {large}"
+    text = f"All {e.tree} are {number(found**power)} times larger in {large}"
     own = {step: times for step in e.later if (times := _factor_at(e, step))}
     if len(own) > 1 and spread(list(own.values())) > e.slack:
         step, other = max(own.items(), key=lambda item: abs(item[1] - found))
@@ -157,6 +160,8 @@ def _times(e: Evidence, found: float) -> Finding:
         text += ", and the losses are equal" if equal else "" if unknown else f", and the loss {number(loss)} times"
         why = [f"the loss is {means}"] if unknown else ["it is reported otherwise than it is used"] * (not equal)
         why += ["a loss scale that is not undone", "a sum over microbatches or devices"]
+        if e.tree == "updates" and "gradients" in e.rows:  # which agree
+            why, unknown = ["another learning rate", "another scale in the transform"], False
         text += f": either {', or '.join(why + ['all clipped together'] * (not no_clip))}."
         text += " Recorded losses would tell." * unknown
     return Finding("factor", text + over, e.at, (), {"factor": found}, is_certain=summed or no_clip)
