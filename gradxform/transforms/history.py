@@ -166,8 +166,8 @@ def clip_zscore(
         \quad c = \mu + \sigma z_0^2 / z
 
     The first `warmup` norms set mean and variance, and are not limited. Afterwards both are moving averages of the
-    limited norms; the variance is of distances from the new mean. A nonfinite norm changes neither, and makes the
-    gradients NaN. Gradients within the limit keep every bit.
+    limited norms; the variance is of distances from the new mean. While the variance is zero, nothing is limited. A
+    nonfinite norm changes neither, and makes the gradients NaN. Gradients within the limit keep every bit.
 
     Args:
         threshold: Z-score :math:`z_0` above which a norm is a spike: a number, a 0-d array or a schedule.
