@@ -353,6 +353,21 @@ def test_built_twice_it_has_its_variables_once() -> None:
 # --- steps that are left out -----------------------------------------------------------------------------------------
 
 
+def test_skipped_steps_in_fit() -> None:
+    x, y = digits()
+    spoilt = y.copy()
+    spoilt[16:32] = np.nan
+    results = []
+    for targets, tx in ((y, gx.identity()), (spoilt, gx.skip_nonfinite(gx.identity()))):
+        model = network()
+        model.compile(gx.keras.wrap(opt.AdamW(0.05, weight_decay=0.1), tx), loss="mse")
+        parts = [(x[:16], targets[:16]), (x[16:32], targets[16:32]), (x[32:], targets[32:])]
+        for part in parts if np.isnan(targets).any() else (parts[0], parts[2]):
+            model.fit(*part, batch_size=16, epochs=1, verbose=0, shuffle=False)
+        results.append(model.get_weights())
+    assert bits(results[0]) == bits(results[1])
+
+
 def test_apply_gradients_of_its_class() -> None:
     gx.keras.wrap(Custom(), CLIP).apply_gradients(zip(tensors(G), variables(), strict=True), name="of its class")
 
@@ -608,7 +623,33 @@ def test_mixed_precision(on: str, way: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert float(measured["clip_global_norm/norm_before"]) == pytest.approx(34**0.5, rel=1e-2)
 
 
+def test_an_optimizer_of_ones_own() -> None:
+    optimizer = gx.keras.wrap(Custom(power=2.0), gx.clip_value(2.0))
+    assert optimizer.power == 2.0
+    again = type(optimizer).from_config(optimizer.get_config())
+    for made in (optimizer, again):
+        found = steps(made, [G])
+        assert_ulp(found, [-np.sign(g) * np.clip(np.abs(g), 0, 2) ** 2 for g in G])
+
+
 # --- updates ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": False}, {"jit_compile": True}], ids=str)
+def test_unchanged_updates_change_no_bit_of_what_fit_trains(how: dict[str, bool]) -> None:
+    if BACKEND == "torch" and how.get("jit_compile"):
+        pytest.skip("Keras on PyTorch would need a C++ compiler")
+    ends = []
+    for tx in (None, UNTOUCHED):
+        model = network()
+        optimizer = opt.AdamW(0.01, weight_decay=0.1)
+        model.compile(optimizer if tx is None else gx.keras.wrap(optimizer, tx, on="updates"), loss="mse", **how)
+        ends.append(fit(model, 2).get_weights())
+    if how.get("jit_compile"):  # a compiler may contract a product and a sum, in one program and not in the other
+        for one, other in zip(*ends, strict=True):
+            np.testing.assert_allclose(one, other, rtol=3e-6, atol=3e-7)
+    else:
+        assert bits(ends[0]) == bits(ends[1])
 
 
 def test_accumulation_by_keras_is_one_update() -> None:
@@ -629,6 +670,23 @@ def test_a_constraint_comes_after() -> None:
     made[0].constraint = keras.constraints.NonNeg()
     optimizer = gx.keras.wrap(opt.SGD(1.0), gx.scale(0.5), on="updates")
     assert steps(optimizer, [[np.float32([1.0, 1.0])]], made)[0].tolist() == [0.5, 0.0]
+
+
+def test_an_embedding() -> None:
+    """Its gradients are sparse in TensorFlow; updates are not."""
+    ends = []
+    for tx in (None, UNTOUCHED, gx.clip_global_norm(0.01)):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 3), keras.layers.Flatten()]
+        )
+        optimizer = opt.SGD(0.1)
+        model.compile(optimizer if tx is None else gx.keras.wrap(optimizer, tx, on="updates"), loss="mse")
+        start = model.get_weights()
+        model.fit(np.int32([[0, 3]]), np.ones((1, 6), np.float32), epochs=1, verbose=0)
+        ends.append(model.get_weights())
+    assert bits(ends[0]) == bits(ends[1])
+    np.testing.assert_allclose(np.linalg.norm(ends[2][0] - start[0]), 0.01, rtol=1e-4)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -110,6 +110,15 @@ def test_zeros_of_neurons_stay_behind_a_factor_beyond_float32(framework: str, mo
     assert found[0, 1] == found[1, 0] == 0.0
 
 
+@pytest.mark.parametrize("axes", ["keras", "torch"])
+def test_kernels_compile_whole_in_pytorch(axes: str) -> None:
+    """Of axes that are merged; inductor is not asked, which takes seconds."""
+    torch, shapes = pytest.importorskip("torch"), ((4, 3), (2, 3, 4, 5), (6, 3, 2))
+    tree = tensors("torch", [RNG.standard_normal(shape).astype(np.float32) for shape in shapes])
+    tx = gx.chain(gx.scale(0.5), gx.orthogonalize(axes=axes))
+    torch.testing.assert_close(torch.compile(tx, backend="eager", fullgraph=True)(tree), tx(tree))
+
+
 def test_scales_are_of_the_outputs_and_inputs() -> None:
     tall = RNG.standard_normal((8, 2))
     plain = PLAIN([tall])[0]
