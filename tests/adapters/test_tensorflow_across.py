@@ -1,29 +1,23 @@
-"""`across` over the replicas of tf.distribute.
-
-Two logical CPUs must be configured before TensorFlow starts. So this file is also a script that runs every case and
-prints the results, which the tests read.
-"""
+"""`across` over the replicas of tf.distribute: the cases, as a script, and the tests of what it prints."""
 
 from __future__ import annotations
 
-import functools
-import json
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import across_cases as table
 import numpy as np
 import pytest
-from support import array, python, slow
+from support import array, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
 
 tf = pytest.importorskip("tensorflow")
+from replicas import COUNT, main, place, results  # noqa: E402
+
 pytestmark = slow("starts one process with two logical devices, for all of its cases together")
 
-COUNT = 2
 CASES: dict[str, Callable[[Any], None]] = {}
 
 
@@ -36,10 +30,6 @@ def case(name: str) -> Callable[[Any], Any]:
 
 
 # --- the cases, on two logical CPUs ----------------------------------------------------------------------------------
-
-
-def place() -> int:
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
 def everywhere(strategy: Any, step: Callable[..., Any], *, compiled: bool, per_replica: Any = ()) -> list[Any]:
@@ -148,33 +138,13 @@ def _in_scope(strategy: Any, function: Callable[[], Any]) -> Any:
         return function()
 
 
-def main() -> None:
-    """Print the failures by case."""
-    devices = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(devices[0], [tf.config.LogicalDeviceConfiguration()] * COUNT)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    found = {}
-    for name, run in CASES.items():
-        try:
-            run(strategy)
-            found[name] = ""
-        except Exception:
-            found[name] = traceback.format_exc()
-    print(json.dumps(found))
-
-
 # --- the tests -------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def results() -> dict[str, str]:
-    return json.loads(python(__file__).stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_on_two_replicas(name: str) -> None:
-    assert not results()[name], results()[name]
+    assert not results(__file__)[name], results(__file__)[name]
 
 
 if __name__ == "__main__":
-    main()
+    main(CASES)

@@ -1,16 +1,14 @@
 """gradxform under tf.distribute: the limit holds for the sum over the replicas, which the optimizer applies.
 
-Two logical CPUs must be configured before TensorFlow starts. So this file is also a script that runs every case and
-prints the results, which the tests read.
+The cases, as a script, and the tests of what it prints.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,14 @@ import numpy as np
 import pytest
 from conformance import Leaves
 from drivers import Processor, ProcessorFunction, TensorFlowApply
-from support import python, slow
+from support import slow
 
 import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
+from replicas import main, place, results  # noqa: E402
+
 pytestmark = [
     pytest.mark.timeout(900),
     slow("starts one process with two logical devices, for all of its cases together"),
@@ -34,10 +34,6 @@ BY_REPLICA = [np.float32([3.0, 0.5]), np.float32([-1.0, 4.0])]
 
 
 # --- the suite of all adapters; replicas have other gradients, whose sums are those of a case ------------------------
-
-
-def replica() -> int:
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
 class OnReplicas:
@@ -71,9 +67,9 @@ class OnReplicas:
 def share(gradient: Any) -> Any:
     """A replica's gradient; a row of a sparse one may be in both."""
     if isinstance(gradient, tf.IndexedSlices):
-        part = slice(2) if replica() == 0 else slice(2, None)
+        part = slice(2) if place() == 0 else slice(2, None)
         return tf.IndexedSlices(gradient.values[part], gradient.indices[part], gradient.dense_shape)
-    return None if gradient is None else gradient * tf.cast([2.0, -1.0][replica()], gradient.dtype)
+    return None if gradient is None else gradient * tf.cast([2.0, -1.0][place()], gradient.dtype)
 
 
 class Apply(OnReplicas, TensorFlowApply):
@@ -106,7 +102,7 @@ def restored(strategy: Any, compiled: bool) -> list[Any]:
                 processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), [w])
 
             def step(under: Any = under, w: Any = w, processor: Any = processor) -> Any:
-                return processor([(tf.constant(BY_REPLICA[replica()] if under else sum(BY_REPLICA)), w)])[0][0]
+                return processor([(tf.constant(BY_REPLICA[place()] if under else sum(BY_REPLICA)), w)])[0][0]
 
             def run(under: Any = under, step: Any = step) -> Any:
                 return under.run(step) if under else step()
@@ -123,42 +119,33 @@ def restored(strategy: Any, compiled: bool) -> list[Any]:
     return found
 
 
-def main() -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    strategy = OnReplicas.strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    assert strategy.num_replicas_in_sync == 2
-    found: dict[str, Any] = {mode: restored(strategy, mode == "function") for mode in ("eager", "function")}
-    for driver, case in PAIRS:
-        found[f"{driver}, {case}"] = ""
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                conformance.check(DRIVERS, driver, case, Path(folder))
-        except Exception:
-            found[f"{driver}, {case}"] = traceback.format_exc()
-    print(json.dumps(found))
+def conforms(strategy: Any, driver: str, case: str) -> None:
+    OnReplicas.strategy = strategy
+    with tempfile.TemporaryDirectory() as folder:
+        conformance.check(DRIVERS, driver, case, Path(folder))
+
+
+CASES = {
+    "eager": functools.partial(restored, compiled=False),
+    "function": functools.partial(restored, compiled=True),
+    **{f"{driver}, {case}": functools.partial(conforms, driver=driver, case=case) for driver, case in PAIRS},
+}
 
 
 # --- what came of them -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    done = python(__file__, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-    read: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return read
-
-
 @pytest.mark.parametrize(("driver", "case"), PAIRS)
-def test_an_adapter_on_two_replicas(found: Any, driver: str, case: str) -> None:
-    assert not found[f"{driver}, {case}"], found[f"{driver}, {case}"]
+def test_an_adapter_on_two_replicas(driver: str, case: str) -> None:
+    found = results(__file__)[f"{driver}, {case}"]
+    assert not found, found
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
-def test_a_state_saved_under_a_strategy_goes_on_without_it(found: Any, mode: str) -> None:
-    under, alone = found[mode]
+def test_a_state_saved_under_a_strategy_goes_on_without_it(mode: str) -> None:
+    under, alone = results(__file__)[mode]
     assert under == alone == [[3.5, 7.875]]
 
 
 if __name__ == "__main__":
-    main()
+    main(CASES)
