@@ -196,7 +196,8 @@ def _splits(leaf: Leaf) -> Iterator[tuple[int, dict[str, str]]]:
         kind = next((kind for kind in ("bias", "weight") if last.startswith(kind)), "kernel")
         yield leaf.cell[0] % axes, {f"{side}{gate}": f"{module}/{side}{gate}/{kind}" for gate in leaf.cell[1]}
         if axes == 2 and last == "bias":  # of inputs and states, which Keras's GRU keeps in one
-            yield 0, {"bias of the input": f"{path}_ih", "bias_hh": f"{path}_hh"}
+            ends = {"bias of the input": "ih", "bias_hh": "hh"}
+            yield 0, {token: f"{path}_{end}" for token, end in ends.items()}
 
 
 def gates_between(a: Leaf, b: Leaf) -> Gates | None:
