@@ -99,7 +99,7 @@ class Recorder:
         self.folder, self.norms_only, self.progress = Path(folder), norms_only, progress
         self.every = arguments.places("record", "every", every)
         files.library()
-        self._where, self._last = None if where is None else check("record", where), -1
+        self._where, self._written = None if where is None else check("record", where), set[int]()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -110,7 +110,7 @@ class Recorder:
         return _number(step) % self.every == 0
 
     def __call__(self, step: Any, **trees: Any) -> None:
-        """Record a step, if it is due; else return at once. A second call of the same step adds to the first.
+        """Record a step, if it is due; else return at once. A later call of the same step adds its leaves.
 
         Args:
             step: the number of the step: a Python integer, or a 0-d array of any framework.
@@ -157,17 +157,17 @@ class Recorder:
             raise ValueError(f"record: step {number} has no array: {hint}")
         if not _is_first_process():
             return
-        if self._last < 0 and (later := [each for each in self.steps if each > number]):
+        if not self._written and (later := [each for each in self.steps if each > number]):
             warnings.warn(
                 f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, which stay "
                 "until they are recorded again; record each run in a folder of its own, or delete them",
                 stacklevel=2,
             )
         file, described = files.path_of(self.folder, number), self._about(number, leaves)
-        if number == self._last:
+        if number in self._written and file.exists():
             _add_earlier(files.Step(file), arrays, described)
         files.write(file, arrays, described)
-        self._last = number
+        self._written.add(number)
         if self.progress:
             print(f"\rrecorded step {number}: {self}", end="", file=sys.stderr, flush=True)
 
@@ -219,12 +219,14 @@ class Recorder:
 
 
 def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[str, Any]) -> None:
-    """Add the trees of an earlier call that this one does not have."""
+    """Add the leaves of an earlier call that this one does not have."""
     for name, paths in earlier.about["order"].items():
-        if name not in described["order"]:
-            arrays |= {key: earlier.read(key) for key in [files.key_of(name, path) for path in paths]}
-            for field in ("order", "dtypes", "shapes"):
-                described[field][name] = earlier.about[field][name]
+        own = [path for path in paths if path not in described["shapes"].get(name, ())]
+        arrays |= {key: earlier.read(key) for key in [files.key_of(name, path) for path in own]}
+        described["order"][name] = own + described["order"].get(name, [])
+        for field in ("dtypes", "shapes"):
+            of_all = earlier.about[field][name]
+            described[field][name] = {path: of_all[path] for path in own} | described[field].get(name, {})
 
 
 def _number(step: Any) -> int:

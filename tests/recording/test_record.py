@@ -180,8 +180,9 @@ def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
 def test_a_second_call_of_a_step_adds_to_it(tmp_path: Path) -> None:
     recorder = gx.record(tmp_path)
     recorder(0, gradients={"w": np.ones(2, np.complex128)}, loss=1.0)
-    recorder(0, loss=2.0)
-    assert kept(tmp_path, 0, "gradients")["w"].tolist() == [1, 1]
+    recorder(1, loss=1.0)
+    recorder(0, gradients={"v": np.ones(1)}, loss=2.0)  # of another optimizer, with fewer steps
+    assert {path: leaf.tolist() for path, leaf in kept(tmp_path, 0, "gradients").items()} == {"w": [1, 1], "v": [1]}
     assert kept(tmp_path, 0, "loss")[""] == 2.0
 
 
