@@ -206,14 +206,21 @@ def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None
     assert not re.search(case.never, text), text
 
 
-@pytest.mark.parametrize(("move", "words"), [(np.asarray, "updates are 2 times .*learning rate"), (np.sign, "or norm")])
-def test_updates_by_another_learning_rate_are_no_other_gradients(move: Any, words: str, tmp_path: Path) -> None:
-    """Of SGD, and of Adam's first step, which clips nothing."""
-    for name, rate in (("a", 0.1), ("b", 0.2)):
-        gradient = begin(0)["mid.weight"]
-        gx.record(tmp_path / name)(0, gradients={"w": gradient}, updates={"w": np.float32(rate) * move(gradient)})
+@pytest.mark.parametrize(
+    ("move", "words"),
+    [
+        (lambda g, p, rate: -rate * g, "updates are 2 times .*learning rate"),
+        (lambda g, p, rate: -rate * np.sign(g), "clips or normalizes each element"),
+        (lambda g, p, rate: -0.1 * (g + rate * p), "A adds 0.01 times the parameters to the updates, .* of B, if"),
+    ],
+)
+def test_updates_that_differ_are_no_other_gradients(move: Any, words: str, tmp_path: Path) -> None:
+    """Of SGD, of Adam's first step, which clips nothing, and of a weight decay."""
+    p, g = begin(0)["mid.weight"], begin(1)["mid.weight"]
+    for name, rate in (("a", np.float32(0.1)), ("b", np.float32(0.2))):
+        gx.record(tmp_path / name)(0, gradients={"w": g}, parameters={"w": p}, updates={"w": move(g, p, rate)})
     text = str(gx.compare(tmp_path / "a", tmp_path / "b"))
-    assert re.search(words, text) and not re.search("gradients are|loss scale", text), text
+    assert re.search(words, text) and not re.search("gradients are|loss scale|gradients, a", text), text
 
 
 def kept(folder: Path, step: int) -> dict[str, dict[str, Any]]:

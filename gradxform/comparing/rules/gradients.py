@@ -245,8 +245,11 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
 
     held, over = _over(e, decayed, added, times=times)
     places = [i for i, (with_, without) in errors.items() if with_ < without]
-    text = f"{run} adds {number(abs(rate))} times the parameters to the gradients, a weight decay, in {len(places)} of "
-    text += f"{len(e.pairs)} leaves, and {other} does not, or so much less, or toward its initial values."
+    whose = f" of {other}, if updates have the minus sign," if e.tree == "updates" else ","
+    text = (
+        f"{run} adds {number(abs(rate))} times the parameters to the {e.tree}, a weight decay{whose} in {len(places)} "
+    )
+    text += f"of {len(e.pairs)} leaves, and {other} does not, or so much less, or toward its initial values."
     text += over if len(held) > 1 else " A second step would decide."
     numbers, explains = {"rate": rate}, frozenset(e.bad)
     yield Finding("weight_decay", text, e.at, e.labels(places), numbers, explains, is_certain=len(held) > 1)
@@ -272,7 +275,7 @@ def scaled(e: Evidence) -> Iterator[Finding]:
     for i, times in factors.items():
         is_sign = abs(times + 1) < constants.WHOLE
         own = f"is {number(times)} times as large in B: a factor of its own{why}"
-        text = f"The gradient of {e.pairs[i].label} {'has the opposite sign in B.' if is_sign else own}"
+        text = f"The {e.tree[:-1]} of {e.pairs[i].label} {'has the opposite sign in B.' if is_sign else own}"
         kind, about = "leaf_sign" if is_sign else "leaf_factor", {"factor": times}
         yield _leaf(e, i, kind, text, lambda x, _, by=times: by * x, numbers=about, is_certain=is_sign or not most)
 
@@ -284,7 +287,7 @@ def permuted(e: Evidence) -> Iterator[Finding]:
         is_moved = abs(d.ratio - 1) <= max(e.limit, constants.WHOLE) and abs(d.cosine) <= 1 - constants.WHOLE
         found = moved(*e.both(i, e.tree, e.at), limit=max(e.limit, constants.EXACT)) if is_moved else None
         if found is not None:
-            text = f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
+            text = f"The {e.tree[:-1]} of {e.pairs[i].label} in B is A's {found[1]}."
             yield _leaf(e, i, "layout", text, lambda x, _, way=found[0]: way(x))
 
 
