@@ -33,7 +33,7 @@ EXTRAS = {
     "mlx": ["mlx"],
 }
 COMPANIONS = {
-    "jax": ["flax", "flatbuffers"],
+    "jax": ["equinox", "flax", "dm-haiku", "flatbuffers"],
     "torch": ["lightning", "accelerate", "transformers"],
 }
 """Libraries of the programs in tests/programs, and of jax.export. pip chooses versions that fit the framework's."""

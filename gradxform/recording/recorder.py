@@ -138,7 +138,7 @@ class Recorder:
         empty = [name for name, found in leaves.items() if name.startswith(GRADIENTS) and not found]
         leaves = self._chosen(leaves)
         if self.norms_only:
-            leaves = {name: _floating(tree) for name, tree in leaves.items()}
+            leaves = {name: {p: x for p, x in tree.items() if _dtype_of(x) in INEXACT} for name, tree in leaves.items()}
         read = _numbers_of if self.norms_only else _arrays_of
         arrays: dict[str, Any] = {}
         for name, found in leaves.items():
@@ -158,10 +158,11 @@ class Recorder:
         if not _is_first_process():
             return
         if not self._written and (later := [each for each in self.steps if each > number]):
+            held = (
+                f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, until they are"
+            )
             warnings.warn(
-                f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, which stay "
-                "until they are recorded again; record each run in a folder of its own, or delete them",
-                stacklevel=2,
+                f"{held} recorded again; record each run in a folder of its own, or delete them", stacklevel=2
             )
         file, described = files.path_of(self.folder, number), self._about(number, leaves)
         if number in self._written and file.exists():
@@ -169,7 +170,7 @@ class Recorder:
         files.write(file, arrays, described)
         self._written.add(number)
         if self.progress:
-            print(f"\rrecorded step {number}: {self}", end="", file=sys.stderr, flush=True)
+            print(f"\rrecorded step {number}: {self!r}", end="", file=sys.stderr, flush=True)
 
     def _chosen(self, leaves: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if self._where is None:
@@ -211,11 +212,7 @@ class Recorder:
 
     def __repr__(self) -> str:
         """The folder, and what is in it."""
-        return f"<record: {self}>"
-
-    def __str__(self) -> str:
-        """The same for a line of progress."""
-        return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}"
+        return f"<record: {len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}>"
 
 
 def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[str, Any]) -> None:
@@ -297,10 +294,8 @@ def _own(name: str, leaf: Any) -> Any:
     if owner is not None and align.is_parameter(array, owner):
         return array.grad if gradients else array.detach()
     if gradients and hasattr(leaf, "trainable") and array is not leaf:
-        raise TypeError(
-            f"record: {name}: {short(leaf)} is a variable, not a gradient; hand in (gradient, variable) pairs, or "
-            "record it as parameters"
-        )
+        advice = "hand in (gradient, variable) pairs, or record it as parameters"
+        raise TypeError(f"record: {name}: {short(leaf)} is a variable, not a gradient; {advice}")
     return array
 
 
@@ -333,11 +328,6 @@ def _numbers_of(name: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The 2-norm and the largest magnitude of each floating leaf, measured on its device."""
     two, largest = (_arrays_of(name, norms(dict(leaves), ord=order)) for order in (2, float("inf")))
     return {path: np.array([float(two[path]), float(largest[path])]) for path in leaves}
-
-
-def _floating(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves that have norms."""
-    return {path: leaf for path, leaf in leaves.items() if _dtype_of(leaf) in INEXACT}
 
 
 def _dtype_of(leaf: Any) -> str:

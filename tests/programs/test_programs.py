@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import PROCESSES, TRAINS, python, slow
+from support import INDUCTOR, PROCESSES, TRAINS, XLA, python, slow
 
 NOISY = ("DeprecationWarning", "FutureWarning", "UserWarning:lightning", "UserWarning:torch")
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in NOISY]
@@ -17,12 +17,20 @@ FOLDER = Path(__file__).parent
 PROGRAMS = {
     "accelerate_loop": ("torch", "accelerate"),
     "huggingface_trainer": ("torch", "transformers"),
+    "jax_equinox": ("jax", "optax", "equinox"),
+    "jax_haiku": ("jax", "optax", "haiku"),
+    "jax_linen": ("jax", "optax", "flax"),
     "jax_nnx": ("jax", "optax", "flax"),
+    "keras_fit": ("keras", "tensorflow"),
     "keras_train_step": ("keras", "tensorflow"),
     "lightning_module": ("torch", "lightning"),
     "mlx_train": ("mlx",),
     "tensorflow1_saver": ("tensorflow",),
+    "tensorflow_two_optimizers": ("keras", "tensorflow"),
+    "torch_amp": ("torch",),
+    "torch_compile": ("torch",),
     "torch_ddp": ("torch",),
+    "torch_schedulers": ("torch",),
 }
 """Each program and its imports."""
 OWN_PROCESSES = ("tensorflow1_saver", "torch_ddp")
@@ -48,7 +56,9 @@ def test_the_programs_are_those_of_the_folder_and_short() -> None:
     assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
 
 
-@slow(TRAINS, name="huggingface_trainer")
+@slow(XLA, name=("jax_equinox", "jax_haiku", "jax_linen"))
+@slow(INDUCTOR, name="torch_compile")
+@slow(TRAINS, name=("keras_fit", "huggingface_trainer"))
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in OWN_PROCESSES])
 def test_a_program(name: str) -> None:
     for package in PROGRAMS[name]:

@@ -84,8 +84,8 @@ def test_the_order_of_the_leaves_and_versions(tmp_path: Path) -> None:
 def test_progress_and_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorder = gx.record(tmp_path, progress=True)
     recorder(7, gradients={"w": np.zeros(500_000, np.float32)})
-    assert "recorded step 7: 1 steps, 2.0 MB" in capsys.readouterr().err
-    assert "2.0 MB" in repr(recorder)
+    assert "7" in (line := capsys.readouterr().err) and repr(recorder) in line
+    assert "1 steps, 2.0 MB" in line
 
 
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
