@@ -129,9 +129,7 @@ class Recorder:
             UserWarning: ``gradients`` holds none; or the first step that is recorded comes before steps that are in the
                 folder already, of an earlier run.
         """
-        number = _number(step)
-        if number < 0:
-            raise ValueError(f"record: the step must be at least 0, got {number}")
+        number = arguments.count("record", "step", _number(step))
         if number % self.every:
             return
         leaves = {name: _leaves_of(name, tree) for name, tree in trees.items() if tree is not None}
@@ -158,12 +156,9 @@ class Recorder:
         if not _is_first_process():
             return
         if not self._written and (later := [each for each in self.steps if each > number]):
-            held = (
-                f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, until they are"
-            )
-            warnings.warn(
-                f"{held} recorded again; record each run in a folder of its own, or delete them", stacklevel=2
-            )
+            held = f"record: {str(self.folder)!r} holds later steps of an earlier run, up to {later[-1]}, which stay"
+            advice = "record each run in a folder of its own, or delete them"
+            warnings.warn(f"{held} until they are recorded again; {advice}", stacklevel=2)
         file, described = files.path_of(self.folder, number), self._about(number, leaves)
         if number in self._written and file.exists():
             _add_earlier(files.Step(file), arrays, described)
@@ -222,8 +217,8 @@ def _add_earlier(earlier: files.Step, arrays: dict[str, Any], described: dict[st
         arrays |= {key: earlier.read(key) for key in [files.key_of(name, path) for path in own]}
         described["order"][name] = own + described["order"].get(name, [])
         for field in ("dtypes", "shapes"):
-            of_all = earlier.about[field][name]
-            described[field][name] = {path: of_all[path] for path in own} | described[field].get(name, {})
+            new = described[field].get(name, {})
+            described[field][name] = {path: earlier.about[field][name][path] for path in own} | new
 
 
 def _number(step: Any) -> int:
