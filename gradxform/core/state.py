@@ -256,18 +256,19 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
 # --- tables with a row per leaf --------------------------------------------------------------------------------------
 
 
-def by_row(view: Tree, norm: Norm, rows: int) -> Any:
+def by_row(view: Tree, norm: Norm, rows: int | None) -> Any:
     """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes; a single number as the only row.
 
     Rows are sorted by path, so the order is the same in every framework.
     """
     if rows == 1 and not len(getattr(norm.value, "shape", ())):
         return view.backend.compute(formulas.stack, norm.value)
-    if rows != (count := len(view.source.slots)):
+    count = len(view.source.slots)
+    if rows not in (None, count):  # None in a graph with unknown shapes
         raise ValueError(f"the state has norms of {rows} gradients, the tree {count}; make it with tx.init(params)")
     order, slots = _order(view), norm.slots
     if slots is None:
-        if len(view.chosen) == rows and order == tuple(range(rows)):
+        if len(view.chosen) == count and order == tuple(range(count)):
             return norm.value
         slots = view.by_slot(norm)
     return view.backend.compute(_ordered, slots.values, slots.there, order=order)

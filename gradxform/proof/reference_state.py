@@ -179,7 +179,7 @@ def _clip_zscore(
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, seen = norm_of([leaf.value for leaf in scope], 2), own.setdefault("norms", [])
         mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.inf
-        if len(seen) >= warmup and variance > 0 and n - mean > threshold * np.sqrt(variance):
+        if len(seen) >= warmup and variance > (mean * 2.0**-20) ** 2 and n - mean > threshold * np.sqrt(variance):
             limit = mean + number(threshold) ** 2 * variance / (n - mean)
         if np.isfinite(narrowed(n, kind)):
             seen.append(n)

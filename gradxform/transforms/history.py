@@ -166,8 +166,9 @@ def clip_zscore(
         \quad c = \mu + \sigma z_0^2 / z
 
     The first `warmup` norms set mean and variance, and are not limited. Afterwards both are moving averages of the
-    limited norms; the variance is of distances from the new mean. While the variance is zero, nothing is limited. A
-    nonfinite norm changes neither, and makes the gradients NaN. Gradients within the limit keep every bit.
+    limited norms; the variance is of distances from the new mean. While norms differ by rounding alone, so that the
+    deviation is below a millionth of the mean, nothing is limited. A nonfinite norm changes neither, and makes the
+    gradients NaN. Gradients within the limit keep every bit.
 
     Args:
         threshold: Z-score :math:`z_0` above which a norm is a spike: a number, a 0-d array or a schedule.
@@ -208,12 +209,16 @@ def clip_zscore(
     return stateful(ZScoreState, rule, lambda fresh: first_rows(fresh, ZScoreState, per_leaf), stage="clip")
 
 
+_ROUNDING = 2.0**-20
+"""A smaller deviation, relative to the mean, may be that of rounding, which differs between frameworks."""
+
+
 def _spike_limit(
     xp: Any, norm: Array, count: Array, mean: Array, deviation: Array, threshold: Array, *, warmup: int
 ) -> Array:
     """Limit for a spike, else infinity."""
     above = norm - mean
-    spike = (count >= warmup) & (above > threshold * deviation) & (deviation > 0.0)
+    spike = (count >= warmup) & (above > threshold * deviation) & (deviation > _ROUNDING * mean)
     part = threshold * deviation / xp.where(spike, above, 1.0)
     return xp.where(spike, mean + threshold * deviation * part, math.inf)
 

@@ -130,6 +130,7 @@ BY_HAND: dict[str, tuple[Any, ...]] = {
         for words, other, count in (("near the largest", 8e34, 1), ("beyond", 1e35, 0))
     },
     "a huge spike": (gx.clip_zscore(2.0, warmup=2), f"1e25 -> 1e25; 2e25 -> 2e25; 1e30 -> {SPIKE}", {}, 4),
+    "norms apart by rounding": (gx.clip_zscore(warmup=3), "1 -> 1; 1 -> 1; 1.0000001 -> 1.0000001; 100 -> 100"),
     "tiny norms": (gx.clip_zscore(2.0, warmup=2), "1e-25 -> 1e-25; 2e-25 -> 2e-25; 2.2e-25 -> 2.2e-25"),
     "norms of zero and NaN leave an average": (
         ADAGC, "0|6|8 -> 0|6|8; 4|nan|0 -> 4|nan|0; 9|6|99 -> 8|6|16; nan|20|16 -> nan|12|16",
