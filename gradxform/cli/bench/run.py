@@ -102,8 +102,9 @@ def run(
         raise ValueError("bench: no framework has the native functions of these chains")
     chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
     left_out = f"left out: for more than {_MANY} leaves, compiled chains longer than {plan.longest_compiled}"
+    many = any(len(TREES[tree]()) > _MANY for tree in plan.trees)
     words = (f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items())
-    about["explanation"] = [*words, *report.EXPLANATION, left_out]
+    about["explanation"] = [*words, *report.EXPLANATION, *[left_out] * many]
     typer.echo("\n".join(["", *about["explanation"], "", report.verdict(lines)]))
     about |= {"units": _UNITS, "chains": {str(chain): repr(tx) for chain, tx in chains.items()}}
     about |= {"trees": found, "lines": lines}
