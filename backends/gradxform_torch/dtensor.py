@@ -1,6 +1,6 @@
 """PyTorch with DTensors: kernels run on the shards, and a DTensor's norm is that of its mesh's processes.
 
-Processes exchange norms, sums and counts of their shards, all leaves' at once, with one collective for each dimension
+Processes exchange norms and sums of their shards, all leaves' at once, with one collective for each dimension
 of a mesh that splits a leaf. All combine them in the same order, so all get the same bits and decide alike.
 
 PyTorch's DTensor module is imported only once there is a DTensor.

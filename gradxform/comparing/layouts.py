@@ -155,7 +155,8 @@ def moved(a: Any, b: Any, limit: float) -> tuple[Callable[[Any], Any], str] | No
         return Layout(gates=gates).of, f"with its blocks along axis {gates[0]} in order {order}: gates or heads"
     orders = [np.argsort(x, axis=None) for x in (a, b)]
     values, others = (x.reshape(-1)[order] for x, order in zip((a, b), orders, strict=True))
-    if not hold_the_same(values, others, EXACT) or np.count_nonzero(np.diff(others)) < FEWEST:
+    apart_from_next = np.diff(others) > EXACT * np.abs(others).max(initial=0.0)
+    if not hold_the_same(values, others, EXACT) or np.count_nonzero(apart_from_next) < FEWEST:
         return None
     places = orders[0][np.argsort(orders[1])]
     words = "with its elements in another order: heads or gates, rows, or a convolution for a correlation"

@@ -211,11 +211,12 @@ def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None
     [
         (lambda g, p, rate: -rate * g, "updates are 2 times .*learning rate"),
         (lambda g, p, rate: -rate * np.sign(g), "clips or normalizes each element"),
+        (lambda g, p, rate: np.where(np.arange(g.size).reshape(g.shape) == 20 * rate, 1, 1e-6 * g), "point elsewhere"),
         (lambda g, p, rate: -0.1 * (g + rate * p), "A adds 0.01 times the parameters to the updates, .* of B, if"),
     ],
 )
 def test_updates_that_differ_are_no_other_gradients(move: Any, words: str, tmp_path: Path) -> None:
-    """Of SGD, of Adam's first step, which clips nothing, and of a weight decay."""
+    """Of SGD, of Adam's first step, which clips nothing, with one large element each, and of a weight decay."""
     p, g = begin(0)["mid.weight"], begin(1)["mid.weight"]
     for name, rate in (("a", np.float32(0.1)), ("b", np.float32(0.2))):
         gx.record(tmp_path / name)(0, gradients={"w": g}, parameters={"w": p}, updates={"w": move(g, p, rate)})
