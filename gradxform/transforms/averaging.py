@@ -236,7 +236,8 @@ def mars(gamma: Scalar = 0.025, decay: Scalar = 0.95, *, max_norm: Scalar = 1.0)
     correction reduces the variance of its average. In the first step there is no change, and ``c = g``, as in the
     paper and in timm; the authors' code starts with ``h = 0``, which multiplies the first gradient by 1.475. A gradient
     that is None in the first step starts from ``h = 0``; None leaves h unchanged. A nonfinite gradient also makes the
-    next step NaN, so skip it with `skip_nonfinite` around. The limit is per gradient, as in the authors' code.
+    next step NaN, and an infinite one the first step, so skip it with `skip_nonfinite` around. The limit is per
+    gradient, as in the authors' code.
 
     Args:
         gamma: Share :math:`\gamma` of the correction, at least 0: a number, a 0-d array or a schedule.
