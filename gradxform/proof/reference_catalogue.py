@@ -27,8 +27,15 @@ def _clip_average_norm(leaves: Sequence[Leaf], max_norm: float) -> None:
 
 
 def _normalized(leaves: Sequence[Leaf], norm: Any) -> None:
+    terms = norm_of([leaf.term for leaf in leaves], 2)
     for leaf in leaves:
         leaf.become(by(leaf, np.nan if not np.isfinite(norm) else 1 / norm if norm else 1))
+        if norm <= 4 * SUMS * leaf.unit * terms:  # only rounding errors are left, in any direction
+            leaf.term = each(functools.partial(_of_terms, 1 / leaf.unit), leaf.term)
+
+
+def _of_terms(size: float, term: Any) -> Any:
+    return np.where(np.asarray(term) > 0, size, 0.0)
 
 
 def _normalize_norm(leaves: Sequence[Leaf]) -> None:
@@ -63,9 +70,9 @@ def _sign(leaves: Sequence[Leaf]) -> None:
 
 def _if_unsure(leaf: Leaf, size: Any, otherwise: Any) -> Any:
     """The terms of errors of a size where a sum is next to zero and has no sure sign; others elsewhere."""
-    unit, term = 2.0 ** (-23 if leaf.is_single else -52), np.asarray(leaf.term)
-    unsure = (np.abs(leaf.value) <= 4 * SUMS * unit * term) & (term > 0)
-    return np.where(unsure, size / unit, otherwise).astype(np.float64)
+    term = np.asarray(leaf.term)
+    unsure = (np.abs(leaf.value) <= 4 * SUMS * leaf.unit * term) & (term > 0)
+    return np.where(unsure, size / leaf.unit, otherwise).astype(np.float64)
 
 
 def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:
@@ -115,7 +122,7 @@ def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float, cautious: 
         decay = by(Sum(extended(leaf.param)), weight_decay)
         new = leaf.summed(leaf, decay)
         if cautious:
-            opposed = np.sign(leaf.value) * np.sign(decay.value) < 0
+            opposed = np.sign(leaf.kept(leaf.value)) * np.sign(decay.value) < 0
             value, term = (np.where(opposed, *both) for both in zip((leaf.value, leaf.term), new, strict=True))
             new = Sum(value, _if_unsure(leaf, np.abs(decay.value), term))
         leaf.become(new)

@@ -67,6 +67,11 @@ class Leaf:
         return np.dtype(np.float32 if self.is_single else np.float64)
 
     @property
+    def unit(self) -> float:
+        """The distance of 1 to the next number in the dtype of sums."""
+        return float(np.finfo(self._kind).eps)
+
+    @property
     def _budget(self) -> int:
         return SUMS if self.is_single else DOUBLE
 
@@ -217,7 +222,10 @@ def limit_all(
 
 def times(value: Any, factor: Any) -> Any:
     """Multiply by a real factor; complex values by parts, to avoid infinity times zero."""
-    return _vanished(each(np.multiply, value, _moved(number(factor), 2.0**-50)))
+    factor = _moved(number(factor), 2.0**-50)
+    if _APPLIED[-1].overflowing:
+        factor = np.where(np.abs(factor) > 1e300, np.sign(factor) * np.inf, factor)
+    return _vanished(each(np.multiply, value, factor))
 
 
 def by(one: Leaf | Sum, factor: Any) -> Sum:
@@ -250,6 +258,8 @@ class Perturbation(NamedTuple):
     """Whether subnormal numbers become zero."""
     vanishing: bool = False
     """Whether products that a float64 factor may lose become zero."""
+    overflowing: bool = False
+    """Whether factors beyond 1e300 become infinite."""
     met: list[bool] | None = None
     """Gets an item when a leaf or a state comes to have subnormal numbers."""
 

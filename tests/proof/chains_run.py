@@ -94,14 +94,18 @@ class Wanted:
             self.results = parity.expected_steps(*self.given)
         self.is_subnormal = bool(met)
         self._others: dict[bool, list[Any]] = {}
-        leaves = [np.abs(leaf[np.isfinite(leaf)]) for leaf in optree.tree_leaves(steps)]
-        self._largest = max([float(leaf.max(initial=0.0)) for leaf in leaves])
+        self._sizes = [{path: _most(leaf) for path, leaf in _leaves(step)} for step in steps]
 
-    def lost(self, flushing: bool, dtype: Any) -> float:
-        """The size of a number that may become zero: subnormal ones, or products with joined factors below 1e-300."""
-        wide = dtype == np.float64
+    def lost(self, flushing: bool, path: str, right: Any) -> float:
+        """The size of a number that may become zero: subnormal ones, or products with joined factors below 1e-300.
+
+        A factor of the whole leaf may follow, which makes what was lost of a small gradient as much larger.
+        """
+        wide = right.dtype == np.float64
+        least = min((sizes[path] for sizes in self._sizes if sizes[path]), default=1.0)
         flushed = FLUSHED * float(np.finfo(np.float64 if wide else np.float32).smallest_normal) if flushing else 0.0
-        return max(flushed, 1e-300 * self._largest if wide else 0.0)
+        vanished = 1e-300 * max(max(sizes.values()) for sizes in self._sizes) if wide else 0.0
+        return max(flushed * max(1.0, _most(right) / least), vanished)
 
     def others(self, flushing: bool) -> list[Any]:
         """The results with other rounding, or with flushed subnormal numbers."""
@@ -109,7 +113,7 @@ class Wanted:
             found = []
             for seed in range(SHAKES):
                 rng, some = np.random.default_rng(seed), seed % 2 == 0
-                with perturbed(Perturbation(rng, flushing and some, some)):
+                with perturbed(Perturbation(rng, flushing and some, some, not some)):
                     found.append(parity.expected_steps(*self.given))
             self._others[flushing] = found
         return self._others[flushing]
@@ -135,6 +139,11 @@ class Wanted:
             for other, results in zip(others, self.results, strict=True)
             for path, right in results.items()
         )
+
+
+def _most(leaf: Any) -> float:
+    """The largest finite size."""
+    return float(np.abs(leaf[np.isfinite(leaf)]).max(initial=0.0))
 
 
 def _allowed(right: Any, term: Any) -> Any:
@@ -191,7 +200,7 @@ def _hold(
                 flushing = any(name in f"{where} {moved}" for name in FLUSHING)
                 others = [other[step][path] for other in wanted.others(flushing)]
                 others = [getattr(other, part) if part else other for other in others]
-                bad = (distance > allowed) & _is_far(got, good, term, others, wanted.lost(flushing, good.dtype))
+                bad = (distance > allowed) & _is_far(got, good, term, others, wanted.lost(flushing, path, exact))
                 count.unjudged += int(((distance > allowed) & ~bad).sum())
                 if bad.any():
                     at = tuple(int(i) for i in np.argwhere(bad)[0])
