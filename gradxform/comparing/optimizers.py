@@ -112,7 +112,7 @@ def _predicted(s: Setting, run: Run) -> Setting:
 
 
 _LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))
-_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"))
+_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"), ("rate", "epsilon", "decay"))
 """The numbers that are solved for, the fewest first."""
 
 
@@ -126,7 +126,7 @@ def _fitted(s: Setting, run: Run) -> Setting:
     first, root, hat = _parts(s, run)  # under the root, the squares of moves are linear in epsilon
     columns = {"rate": first**power, "epsilon": -(moves**power) / hat, "decay": run.parameters * root}
     columns |= {"l2": _parts(s, run._replace(gradients=run.parameters))[0]} if is_linear else {}
-    for names in _LINEAR if is_linear else _ADAPTIVE[: 4 - power]:
+    for names in _LINEAR if is_linear else _ADAPTIVE[: 6 - 2 * power]:
         found: dict[str, Any] = dict(
             zip(names, _solved((moves * root) ** power, [columns[name] for name in names]), strict=True)
         )

@@ -170,12 +170,13 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     kind, numbers = (_FIELDS[first][0], dict(zip("ab", found[first], strict=True))) if alike else ("optimizer", {})
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
     count = min(int(run.steps.sum()) for run in runs)
-    proven = all(_is_proven(setting, count, budget) for setting in pair)
-    told = ([f for f in _FIELDS if (f in found if alike else getattr(s, f) != _NONE[f])] for s in pair)
-    a, b = (f"{s.family} with {', '.join(_words(s, f) for f in fields)}" for s, fields in zip(pair, told, strict=True))
+    proven = max(s.error for s in pair) <= budget and _are_alone(pair, count, [*found])
+    fields = ([f for f in _FIELDS if (f in found if alike else count > 1 and getattr(s, f) != _NONE[f])] for s in pair)
+    told = [f" with {', '.join(_words(s, f) for f in x)}" * bool(x) for s, x in zip(pair, fields, strict=True)]
+    a, b = (f"{_name(s, count, alike)}{x}" for s, x in zip(pair, told, strict=True))
     text = (
         f"The gradients agree, and the optimizers differ{f', as {e.some(at.bad)} show' if labels else ''}: A is {a}; "
-        f"B is {b}. Both move so, in {runs[0].moves.shape[1]} elements over {count} steps"
+        f"B is {b}. Both move so, in {runs[0].moves.shape[1]} elements over {count} step{'s' * (count > 1)}"
     )
     text += f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
     text += "." if proven else ". Other settings may move so as well: record more steps to decide."
@@ -183,13 +184,26 @@ def _settings(e: Evidence, at: Parting) -> Finding | None:
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
 
-def _is_proven(setting: Setting, count: int, budget: float) -> bool:
-    """Whether moves are predicted as well as rounding allows, over more steps than another setting would predict.
+def _are_alone(pair: tuple[Setting, Setting], count: int, differ: list[str]) -> bool:
+    """Whether no other settings of another kind would move so.
 
     A start of Adagrad's sum is not told from its rate, nor a momentum of two steps from a decay toward initial values.
+    One step has neither, and tells what is a number times its gradient in one run alone, or what one decay, or one
+    epsilon of two, predicts beside numbers that were fitted apart and are equal.
     """
-    alike = setting.epsilon if setting.family == "Adagrad" else setting.family == "SGD" and setting.beta1 and count < 3
-    return count > 1 and setting.error <= budget and not alike
+    if count > 1:
+        return not any(
+            s.epsilon if s.family == "Adagrad" else s.family == "SGD" and s.beta1 and count < 3 for s in pair
+        )
+    both_show = differ == ["epsilon"] and all(s.epsilon for s in pair)
+    return len({s.family == "SGD" for s in pair}) > 1 or differ in (["decay"], ["place"]) or both_show
+
+
+def _name(s: Setting, count: int, alike: bool) -> str:
+    """An optimizer in words; in their first steps, those that divide by the size of a gradient are alike."""
+    if count > 1 or (alike and s.family == "SGD"):
+        return s.family
+    return "like SGD" if s.family == "SGD" else "adaptive (Adam, Adagrad, RMSprop or Lion)"
 
 
 def _nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:
@@ -208,10 +222,10 @@ _FIELDS = {
     "beta2": ("optimizer", "second beta", 0.0),
     "start": ("optimizer", "sum of squares from", 0.0),
     "nesterov": ("optimizer", "Nesterov's momentum", 0.0),
-    "epsilon": ("epsilon", "epsilon", constants.SAME_EPSILON),
-    "place": ("epsilon", "epsilon added", 0.0),
     "decay": ("weight_decay", "decay beside the gradient", constants.SAME_DECAY),
     "l2": ("weight_decay", "L2 in the gradient", constants.SAME_DECAY),
+    "epsilon": ("epsilon", "epsilon", constants.SAME_EPSILON),
+    "place": ("epsilon", "epsilon added", 0.0),
     "rates": ("learning_rate", "learning rate", constants.SAME_RATE),
 }
 """What settings of one family may differ in: a kind, words, and how far equal numbers may be apart, relatively."""

@@ -20,7 +20,7 @@ def shifted(e: Evidence) -> Iterator[Finding]:
     trees = [tree for tree in e.rows if tree == "parameters" or not late]
     for shift in shifts if trees and e.begins else ():
         steps = [step for step in e.steps if step + shift in e.b.steps][: constants.SHIFTS]
-        if len(steps) > late and all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
+        if steps and all(e.is_shifted(tree, at, at + shift) for at in steps for tree in trees):
             alone = trees == ["parameters"]
             why = f"{'BA'[shift > 0]} records its parameters after the optimizer's step"
             if not late:
