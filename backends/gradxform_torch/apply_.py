@@ -188,26 +188,45 @@ class Parameters(Holder):
         chosen = [i for i, (there, p) in reached if (every or there) and (closure or p.grad is not None)]
         return put([None] * len(own), chosen, backend.copied([own[i] for i in chosen]))
 
-    def on_updates(self, state: Any, context: Context, copies: Row, gradients: Row, found_inf: Any) -> Ran | None:
-        """Transform what a step has added to the copies, and write the parameters; an error takes the step back."""
+    def on_updates(self, state: Any, context: Context, copies: Row, gradients: Row) -> Ran | None:
+        """Transform what a step has added to the copies; an error takes the step back, as it leaves gradients alone.
+
+        None if there is nothing.
+        """
         new = [parameter.detach() for parameter in self.variables]
         old = [None if p.grad is None else before for before, p in zip(copies, self.variables, strict=True)]
         with torch.no_grad():
             try:
                 ran = self.added(old, new, state, gradients, context)
-                if ran is None:
-                    return None
-                due = is_due(self.tx, ran.state)
-                if found_inf is not None:
-                    due = due * backend.compute(formulas.equal, found_inf, 0.0)
-                ran = ran._replace(after=ran.after.settled())
-                _move(new, old, ran.after, due)
-                return ran
-            except Exception:  # as for gradients, what cannot be transformed is not applied
+                return ran and ran._replace(after=ran.after.settled())
+            except Exception:
                 for parameter, before in zip(new, copies, strict=True):
                     if before is not None:
                         parameter.copy_(before)
                 raise
+
+    def move(self, ran: Ran, copies: Row, found_inf: Any) -> None:
+        """Write the parameters with their transformed updates, which may be overwritten; stopped ones are restored.
+
+        All are, if the step is not due, or a loss scaler found an infinity.
+        """
+        own, stopped, rows = [local(p.detach()) for p in self.variables], ran.after.skipped(), []
+        for i, (leaf, slot) in enumerate(zip(ran.after.leaves, ran.after.source.kept, strict=True)):
+            if slot not in stopped:
+                update, new = local(leaf), own[slot]
+                # Half precision has wider updates, which may be written if no state holds them.
+                out = update if i in ran.after.owned and update.dtype != new.dtype else new
+                rows.append((update, new, local(copies[slot]), out))
+        copied = [(local(copies[slot]), own[slot]) for slot in stopped]
+        with torch.no_grad():
+            due = is_due(self.tx, ran.state)
+            if found_inf is not None:
+                due = due * backend.compute(formulas.equal, found_inf, 0.0)
+            if rows:
+                updates, given, starts, out = map(list, zip(*rows, strict=True))
+                made = with_updates(backend, updates, given, starts, due, out)
+                copied += [(moved, new) for moved, new in zip(made, given, strict=True) if moved is not new]
+            _copy(copied)
 
     def norm_before(self, ran: Ran | None, copies: Given = None) -> NormBefore | None:
         """The norm before, if the transformation measured every gradient or update; along axes, over all devices.
@@ -244,23 +263,6 @@ def _write(parameters: Row, gradients: Row, after: Tree, kept: bool) -> None:
     for parameter in parameters if replaced else ():
         parameter.grad = replaced.get(id(parameter.grad), parameter.grad)
     _copy(written)
-
-
-def _move(new: Row, old: Row, after: Tree, due: Any) -> None:
-    """Write the parameters with their transformed updates; stopped ones are restored."""
-    stopped, rows = after.skipped(), []
-    for i, (leaf, slot) in enumerate(zip(after.leaves, after.source.kept, strict=True)):
-        if slot not in stopped:
-            update, own = local(leaf), local(new[slot])
-            # Half precision has wider updates, which may be written if no state holds them.
-            out = update if i in after.owned and update.dtype != own.dtype else own
-            rows.append((update, own, local(old[slot]), out))
-    copied = [(local(old[slot]), local(new[slot])) for slot in stopped]
-    if rows:
-        updates, given, starts, out = map(list, zip(*rows, strict=True))
-        made = with_updates(backend, updates, given, starts, due, out)
-        copied += [(moved, own) for moved, own in zip(made, given, strict=True) if moved is not own]
-    _copy(copied)
 
 
 def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:

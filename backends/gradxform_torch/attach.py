@@ -111,13 +111,9 @@ def _name(optimizer: torch.optim.Optimizer, named: Named) -> None:
     """Name the parameters of groups that have no names, as PyTorch does if it gets named parameters."""
     names = {id(parameter): name for name, parameter in reversed(named)}
     unnamed = [group for group in optimizer.param_groups if not group.get("param_names")]
-    for group in unnamed:
-        for i, parameter in enumerate(group["params"]):
-            if id(parameter) not in names:
-                raise ValueError(
-                    f"torch.attach: names lacks parameter {i} of a group, of shape {tuple(parameter.shape)}; give the "
-                    "whole model"
-                )
+    lacks = [tuple(p.shape) for group in unnamed for p in group["params"] if id(p) not in names]
+    if lacks:
+        raise ValueError(f"torch.attach: names lacks a parameter of shape {lacks[0]}; give the whole model")
     for group in unnamed:
         group["param_names"] = [names[id(parameter)] for parameter in group["params"]]
 
@@ -155,22 +151,18 @@ class Attached:
         self, optimizer: torch.optim.Optimizer, tx: GradientTransformation, on: str = GRADIENTS, names: Any = None
     ) -> None:
         """Find the state and register the hooks."""
-        self.tx, self.on = tx, on
-        self._optimizer = weakref.ref(optimizer)
+        self.tx, self.on, self._optimizer = tx, on, weakref.ref(optimizer)
         parameters = Parameters(tx, named_of(optimizer), names)
         self._place, self._state = _place_of(parameters), parameters.first()
-        if tx.stateful:
-            self._load(optimizer)
+        self._load(optimizer)
         disable: Any = torch.compiler.disable
-        self._hooks = [optimizer.register_step_pre_hook(disable(self._before_step))]
-        if on == UPDATES:
-            self._hooks += [optimizer.register_step_post_hook(disable(self._after_step))]
-        if tx.stateful:
-            self._hooks += [
-                optimizer.register_state_dict_post_hook(self._save),
-                optimizer.register_load_state_dict_pre_hook(self._check),
-                optimizer.register_load_state_dict_post_hook(self._load),
-            ]
+        self._hooks = [
+            optimizer.register_step_pre_hook(disable(self._before_step)),
+            optimizer.register_step_post_hook(disable(self._after_step)),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_pre_hook(self._check),
+            optimizer.register_load_state_dict_post_hook(self._load),
+        ]
         _attached.setdefault(optimizer, []).append(self)
 
     @property
@@ -183,7 +175,9 @@ class Attached:
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state = self._fitted(state)
+        if (optimizer := self._optimizer()) is not None:
+            self._parameters(optimizer)
+        self._state = matched("torch.attach", state, self._state)
 
     @property
     def norm(self) -> torch.Tensor | None:
@@ -284,15 +278,18 @@ class Attached:
 
     def _save(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         """Add the state to the first group, where PyTorch keeps unknown keys."""
-        groups = state_dict["param_groups"]
-        groups[0] = {**groups[0], self._key(optimizer): _by_path(self._state)}
+        if self.tx.stateful:
+            groups = state_dict["param_groups"]
+            groups[0] = {**groups[0], self._key(optimizer): _by_path(self._state)}
 
-    def _check(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-        """Refuse the state of another transform before anything is loaded."""
+    def _check(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Refuse the state of another transform before anything is loaded; parameters keep their own names."""
         groups = state_dict["param_groups"]
-        if groups and self._saved(optimizer, groups[0]) is None:
+        if self.tx.stateful and groups and self._saved(optimizer, groups[0]) is None:
             why = f"the state_dict has no state of {self.tx!r}, which goes on with the state that it has"
             warnings.warn(f"torch.attach: {why}", UserWarning, stacklevel=3)
+        unnamed = [{key: value for key, value in group.items() if key != "param_names"} for group in groups]
+        return {**state_dict, "param_groups": unnamed}
 
     def _load(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the state that the optimizer has loaded, if there is one."""
@@ -304,39 +301,26 @@ class Attached:
     def _saved(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Any:
         """Return the state that was saved in a group; None if there is none."""
         key = self._key(optimizer)
-        if key not in group:
+        if not self.tx.stateful or key not in group:
             return None
-        try:
-            return self._fitted(group[key])
-        except (TypeError, ValueError) as error:
-            why = str(error).removeprefix("torch.attach: ")
-            raise ValueError(
-                f"torch.attach: the state_dict has a state that is not of {self.tx!r}: {why}. Attach the transform of "
-                f"that run, or drop its state: write param_groups[0].pop({key!r}), of the state_dict or the optimizer"
-            ) from error
-
-    def _fitted(self, state: Any) -> Any:
-        """Convert a state from elsewhere, for the parameters that the optimizer has now."""
-        optimizer = self._optimizer()
-        if optimizer is not None:
-            self._parameters(optimizer)
-        return matched("torch.attach", state, self._state)
+        self._parameters(optimizer)
+        state, own = group[key], _by_path(self._state)
+        if isinstance(state, dict):
+            inside = {_inside(path): path for path in own}
+            state = {path if path in own else inside.get(_inside(path), path): leaf for path, leaf in state.items()}
+        why = f"the state_dict has a state that is not of {self.tx!r}"
+        drop = f"drop its state: write param_groups[0].pop({key!r}), of the state_dict or the optimizer"
+        return _fitted(state, self._state, why, f"Attach the transform of that run, or {drop}")
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> Parameters:
         """The parameters now; the state gets groups added since, and follows them to another device."""
         parameters = Parameters(self.tx, named_of(optimizer))
-        if not self.tx.stateful or (place := _place_of(parameters)) == self._place:
-            return parameters
-        first = parameters.first()
-        try:
-            self._state = matched("torch.attach", _by_path(first) | _by_path(self._state), first)
-        except ValueError as error:
-            what = str(error).partition(". ")[0]
-            raise ValueError(
-                f"{what}; parameters were added, removed or replaced since {self.tx!r} was attached; write "
-                "handle.remove() and attach again, which starts a new state"
-            ) from error
-        self._place = place
+        if self.tx.stateful and (place := _place_of(parameters)) != self._place:
+            first, why = parameters.first(), "parameters were added, removed or replaced since"
+            advice = "Write handle.remove() and attach again, which starts a new state"
+            state = _by_path(first) | _by_path(self._state)
+            self._state = _fitted(state, first, f"{why} {self.tx!r} was attached", advice)
+            self._place = place
         return parameters
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -383,9 +367,9 @@ class Attached:
         """
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         recorder, variables, by_key = self._recorded(), parameters.variables, parameters.by_key
-        if recorder is not None:  # before they are overwritten
-            given = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
-            gradients = list(to_numpy(by_key(given)).items())  # pairs keep their order
+        if recorder is not None:
+            unscaled = [p.grad if p.grad is None or scale is None else p.grad / scale for p in variables]
+            given = _values(parameters, unscaled)
         context = Context(by_key(variables), extra_of(value), owned=found_inf is None, flushes=self._flushes)
         if copies is None:
             ran = parameters.on_gradients(self._state, context, scale)
@@ -393,15 +377,19 @@ class Attached:
                 optimizer.grad_scale = None
         else:
             falling = _falling(optimizer) if "gradients" in self.tx.traits.needs else ()
-            ran = parameters.on_updates(self._state, context, copies, falling, found_inf)
+            ran = parameters.on_updates(self._state, context, copies, falling)
+        if recorder is not None:
+            updates = [p.grad for p in variables] if copies is None or ran is None else ran.after.results()
+            made = _values(parameters, updates)
         self._norm = parameters.norm_before(ran, copies)
         if ran is not None:
+            if copies is not None:
+                parameters.move(ran, copies, found_inf)
             self._state = next_state(ran, self._state, found_inf)
         if recorder is not None:
             own = zip(variables, copies or [None] * len(variables), strict=True)
             before = by_key([p.detach() if copy is None else copy for p, copy in own])
-            updates = [p.grad for p in variables] if copies is None or ran is None else ran.after.results()
-            recorder(self._count, gradients=gradients, updates=by_key(updates), parameters=before)
+            recorder(self._count, gradients=given, updates=made, parameters=before)
         self._count += 1
         if copies is None and not is_due(self.tx, self._state):
             for parameter in variables:  # zeros would move what has momentum or weight decay
@@ -412,9 +400,32 @@ class Attached:
         return self._recorder if self._recorder is not None and self._recorder.is_due(self._count) else None
 
 
+def _values(parameters: Parameters, leaves: Row) -> list[tuple[str, Any]]:
+    """The values of leaves, which may be overwritten then, in pairs, which keep their order."""
+    return list(to_numpy(parameters.by_key(leaves)).items())
+
+
 def _by_path(state: Any) -> dict[str, torch.Tensor]:
     """The tensors of a state by their paths, as a state_dict holds them."""
     return by_path("torch.attach", backend.paths(state), backend.flatten(state)[0])
+
+
+def _fitted(state: Any, like: Any, why: str, advice: str) -> Any:
+    """Convert a state from elsewhere.
+
+    Raises:
+        ValueError: it does not fit; the message says why, where, and what to write.
+    """
+    try:
+        return matched("torch.attach", state, like)
+    except (TypeError, ValueError) as error:
+        where = str(error).removeprefix("torch.attach: ")
+        raise ValueError(f"torch.attach: {why}: {where}. {advice}") from error
+
+
+def _inside(path: str) -> str:
+    """A path in the model that DistributedDataParallel or `torch.compile` wraps."""
+    return "/".join([key for key in path.split("/") if key not in ("module", "_orig_mod")])
 
 
 def _place_of(parameters: Parameters) -> Sequence[tuple[str, Any, Any]]:
@@ -427,9 +438,10 @@ def _place_of(parameters: Parameters) -> Sequence[tuple[str, Any, Any]]:
 
 def unwrapped(optimizer: Any) -> Any:
     """The optimizer inside another one, such as Lightning's and Accelerate's wrappers; other objects unchanged."""
-    inner = getattr(optimizer, "optimizer", None)
-    both = isinstance(optimizer, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer)
-    return unwrapped(inner) if both else optimizer
+    kind = torch.optim.Optimizer
+    while isinstance(optimizer, kind) and isinstance(inner := getattr(optimizer, "optimizer", None), kind):
+        optimizer = inner
+    return optimizer
 
 
 def named_of(optimizer: torch.optim.Optimizer) -> Named:

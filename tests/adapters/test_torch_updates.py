@@ -124,7 +124,7 @@ def test_two_at_once_and_gradients_beside() -> None:
     second.remove()
     optimizer.step()
     assert_ulp(p.detach(), np.float32([-7.2, -9.6]), 2)
-    assert not optimizer._optimizer_step_post_hooks
+    assert len(optimizer._optimizer_step_post_hooks) == len(optimizer._optimizer_step_pre_hooks) == 1
 
 
 # --- what a handle tells, and errors ---------------------------------------------------------------------------------

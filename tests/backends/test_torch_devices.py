@@ -99,17 +99,26 @@ def test_updates_take_few_launches_and_a_copy_of_the_chosen_parameters(tx: str, 
 def test_updates_with_the_kernels_of_accelerators(tx: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same parameters as with the CPU's, to a rounding; bit for bit where updates stay."""
 
+    class Kept(list[Any]):
+        """A recorder, of updates."""
+
+        is_due = staticmethod(lambda step: True)
+
+        def __call__(self, step: int, updates: Any, **trees: Any) -> None:
+            self += [torch.as_tensor(array).double().clone() for array in dict(updates).values()]
+
     def trained(given: gx.GradientTransformation) -> list[torch.Tensor]:
         draw = torch.Generator().manual_seed(0)
         shapes = [(3, 40), (5,), (2, 2), (), (1, 1)]
         ps = [torch.nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
         optimizer = torch.optim.AdamW([(f"layer.{i}0"[: 7 + i % 2], p) for i, p in enumerate(ps)], lr=0.1)
-        gx.torch.attach(optimizer, given, on="updates")
+        kept = Kept()
+        gx.torch.attach(optimizer, given, on="updates").record(kept)
         for _ in range(4):
             for p in ps:
                 p.grad = torch.randn(p.shape, generator=draw).to(dtype)
             optimizer.step()
-        return [p.detach().double() for p in ps]
+        return [p.detach().double() for p in ps] + kept
 
     transform = gx.parse(tx.replace("'**/0'", "'**/10'").replace("'**/*0'", "'layer/*0'"))
     wanted, plain = trained(transform), trained(gx.identity())
