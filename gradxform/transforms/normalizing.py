@@ -327,7 +327,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
 
 def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
     """The signs by which pending factors and the place turn updates."""
-    return xp.where(factor < 0.0, -flip, flip)
+    return flip * xp.sign(factor)
 
 
 def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
