@@ -309,7 +309,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
-        if isinstance(signs, float) and signs:  # in their own dtype: with factors, 300 leaves take 352 launches; 80 are allowed
+        if isinstance(signs, float) and signs:  # in their own dtype: with factors, 300 leaves take 352 launches
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
         else:
             directions = dense._replace(factor=signs).each_factor(dense.chosen)
