@@ -26,8 +26,9 @@ def test_both_placements(framework: str) -> None:
     before = changed(gx.chain(gx.cautious(), gx.scale(-0.5)), updates, gradients)
     after = changed(gx.chain(gx.scale(-0.5), gx.cautious(negated=True)), updates, gradients)
     assert_ulp(before, after, 0)
-    (decayed,) = gx.add_decayed_weights(0.5, cautious=True)([updates], params=[gradients])
-    assert_ulp(decayed, f32(0.8, 0.5, 2.1, -0.1))
+    for unit in (1.0, 2.0**-100):  # float32 has no product of two such numbers
+        (decayed,) = gx.add_decayed_weights(0.5, cautious=True)([updates * unit], params=[gradients * unit])
+        assert_ulp(decayed, f32(0.8, 0.5, 2.1, -0.1) * np.float32(unit))
 
 
 def test_all_that_agree_keep_every_bit() -> None:

@@ -133,7 +133,9 @@ class Namespace(Defaults):
         bits = np.dtype(f"i{kind.itemsize}")
         first, second = (np.asarray(side, kind).view(bits) for side in (yes, no))
         mask = np.negative(condition.view(np.int8)).astype(bits)  # all bits, or none
-        return ((first ^ second) & mask ^ second).view(kind)
+        found = (first ^ second) & mask
+        found ^= second  # in place: a large temporary array takes new pages
+        return found.view(kind)
 
     def stop_gradient(self, x: Any) -> Any:
         """Return x: NumPy has no gradients."""
