@@ -90,13 +90,13 @@ class NumPy(kernels.Readable, Plain):
     @host.QUIET
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
-        each = np.asarray(factors, np.float64).tolist()
+        each = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
         if isinstance(each, float):
             steps = {kind: _step(each, kind) for kind in {leaf.dtype for leaf in leaves}}
             by = [steps[leaf.dtype] for leaf in leaves]
         else:
             by = [_step(factor, leaf.dtype) for leaf, factor in zip(leaves, each, strict=True)]
-        own = map(_written, leaves) if inplace else [None] * len(leaves)
+        own = [leaf if inplace and isinstance(leaf, np.ndarray) else None for leaf in leaves]  # a scalar is made anew
         times: Any = np.multiply if set(map(type, by)) == {np.ndarray} else _times
         if inplace and threads.worth(len(leaves), sum([leaf.size for leaf in leaves])):
             if all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory
@@ -117,14 +117,13 @@ class NumPy(kernels.Readable, Plain):
         if factors is not None:
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
-        own = [_written(new) if inplace or new is not old else None for new, old in zip(scaled, leaves, strict=True)]
-        kinds = [(old.dtype, new.dtype) for new, old in zip(scaled, leaves, strict=True)]
-        bounds = {kind: _rounded(low, high, *kind) for kind in set(kinds)}
-        rows = zip(scaled, [bounds[kind] for kind in kinds], own, strict=True)
-        return [
-            leaf.clip(low, high, out) if leaf.dtype.kind == "f" else _between(leaf, low, high, out)
-            for leaf, (low, high), out in rows
-        ]
+        bounds, found = dict[Any, list[Any]](), []
+        for new, old in zip(scaled, leaves, strict=True):
+            kind, free = (old.dtype, new.dtype), isinstance(new, np.ndarray) and (inplace or new is not old)
+            out = new if free else None
+            least, most = bounds.get(kind) or bounds.setdefault(kind, _rounded(low, high, *kind))
+            found.append(new.clip(least, most, out) if kind[1].kind == "f" else _between(new, least, most, out))
+        return found
 
 
 def _are_arrays(leaves: Sequence[Any]) -> bool:
@@ -136,11 +135,6 @@ def _step(factor: float, dtype: Any) -> Any:
     """The factor in a dtype, if one multiplication with it is enough."""
     enough = factor != 1 and (dtype == _FLOAT64 or (dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST))
     return np.array(factor, dtype) if enough else factor
-
-
-def _written(leaf: Any) -> Any:
-    """An array that may be overwritten; None in place of a scalar."""
-    return leaf if isinstance(leaf, np.ndarray) else None
 
 
 def _times(leaf: Any, by: Any, out: Any) -> Any:
@@ -157,8 +151,7 @@ def _times(leaf: Any, by: Any, out: Any) -> Any:
 
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
     """Round bounds to a dtype, in another one."""
-    near = [dtype.type(bound) if type(bound) is float else bound for bound in (low, high)]  # faster
-    return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in near]
+    return [None if bound is None else np.asarray(bound, dtype).astype(wide, copy=False) for bound in (low, high)]
 
 
 def _between(leaf: Any, low: Any, high: Any, out: Any) -> Any:

@@ -34,8 +34,9 @@ class Eager(Leafwise):
         scaled = leaves
         if factors is not None:
             scaled = self.multiply([elementwise.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
-        writable = zip(leaves, scaled, are_writable(scaled), strict=True)
-        kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in writable]
+        free = are_writable(scaled) if inplace or scaled is not leaves else [False] * len(leaves)
+        rows = zip(leaves, scaled, free, strict=True)
+        kinds = [(leaf.dtype, own and (inplace or new is not leaf)) for leaf, new, own in rows]
         return per_kind(functools.partial(self._clamped, low=low, high=high), scaled, kinds)
 
     def _clamped(self, leaves: Tensors, kind: tuple[torch.dtype, bool], low: Any, high: Any) -> Tensors:
@@ -74,10 +75,10 @@ class Eager(Leafwise):
 
 def per_kind(function: Callable[..., Any], leaves: Row, own: Row, *columns: Row) -> list[Any]:
     """Apply a function of leaves of one device and dtype, of what they have in common, and of what is beside them."""
-    kinds, out = list(map(_KIND, leaves)), list[Any](leaves)
-    if len({*kinds}) == len({*own}) == 1:
+    if len({*own}) == len({*map(_KIND, leaves)}) == 1:
         return list(function(leaves, own[0], *columns))
-    for places in places_of(zip(kinds, own, strict=True)).values():
+    out = list[Any](leaves)
+    for places in places_of(zip(map(_KIND, leaves), own, strict=True)).values():
         given = [[column[i] for i in places] for column in (leaves, *columns)]
         out = put(out, places, function(given[0], own[places[0]], *given[1:]))
     return out

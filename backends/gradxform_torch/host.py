@@ -53,11 +53,12 @@ class Host(Readable, foreach.Eager):
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor, by one call for many; a leaf with the factor one comes back as it is."""
         given = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
-        each = given if isinstance(given, list) else [given] * len(leaves)
-        due = [i for i, factor in enumerate(each) if factor != 1]
-        some = [leaves[i] for i in due]
-        own = are_writable(some) if inplace else [False] * len(some)
-        return put(leaves, due, foreach.per_kind(_times, some, own, [each[i] for i in due]))
+        own = are_writable(leaves) if inplace else [False] * len(leaves)
+        if isinstance(given, float):
+            return foreach.per_kind(functools.partial(_times, factors=given), leaves, own)
+        due = [i for i, factor in enumerate(given) if factor != 1]
+        some = [[column[i] for i in due] for column in (leaves, own, given)]
+        return put(leaves, due, foreach.per_kind(_times, *some))
 
     def norms_over(self, leaves: Row, axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes."""
@@ -111,13 +112,16 @@ def _pieces(row: tuple[torch.Tensor, ...]) -> Sequence[tuple[torch.Tensor, ...]]
     return list(zip(*[torch.split(x.view(-1), 2 * parts.LARGE) for x in row], strict=True))
 
 
-def _times(leaves: foreach.Tensors, own: bool, factors: list[float]) -> Any:
-    """Leaves of one dtype times one number each."""
-    dtype, distinct = leaves[0].dtype, {*factors}
+def _times(leaves: foreach.Tensors, own: bool, factors: float | list[float]) -> Any:
+    """Leaves of one dtype times a number, or one each."""
+    dtype, distinct = leaves[0].dtype, {factors} if isinstance(factors, float) else {*factors}
+    if distinct == {1.0}:
+        return leaves
     if dtype.is_complex or (dtype != torch.float64 and any(map(elementwise.is_extreme, distinct))):
-        return map(functools.partial(elementwise.times, Namespace(leaves[0].device)), leaves, factors)
+        each = [factors] * len(leaves) if isinstance(factors, float) else factors
+        return map(functools.partial(elementwise.times, Namespace(leaves[0].device)), leaves, each)
     if dtype.itemsize == 2:  # in place, torch would round the factors to half precision
         return foreach.times(leaves, False, factors)
     one = len(distinct) == 1  # or torch would make a tensor for each leaf
-    by: Any = torch.from_numpy(np.array(factors[0], "f" if dtype == torch.float32 else "d")) if one else factors
+    by: Any = torch.from_numpy(np.array(distinct.pop(), "f" if dtype == torch.float32 else "d")) if one else factors
     return foreach.times(leaves, own, by)

@@ -20,10 +20,10 @@ _WAYS: dict[str, Leafwise] = {readable.HOST: Host(), readable.DEVICE: Batched(),
 
 def _chosen(name: str) -> Any:
     """A kernel that runs where its tensors are."""
+    ways: dict[str, Callable[..., Any]] = {place: getattr(way, name) for place, way in _WAYS.items()}
 
     def kernel(self: Torch, *given: Any, **static: Any) -> Any:
-        run: Callable[..., Any] = getattr(_WAYS.get(readable.place_of(given)) or super(Torch, self), name)
-        return run(*given, **static)
+        return (ways.get(readable.place_of(given)) or getattr(super(Torch, self), name))(*given, **static)
 
     return kernel
 

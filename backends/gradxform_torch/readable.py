@@ -13,7 +13,7 @@ from gradxform_torch import private
 TENSORS = {torch.Tensor, torch.nn.Parameter}
 _ON_DEVICES = TENSORS | {private.FakeTensor}
 HOST, DEVICE, SHARDED, PLAIN = "host", "device", "sharded", "plain"
-_is_on_host = operator.attrgetter("is_cpu")
+_is_on_host, _needs_gradient = operator.attrgetter("is_cpu"), operator.attrgetter("requires_grad")
 
 
 def place_of(arguments: Iterable[Any]) -> str:
@@ -25,28 +25,28 @@ def place_of(arguments: Iterable[Any]) -> str:
     """
     given = _tensors_in(arguments)
     kinds = set(map(type, given))
-    if any_sharded(kinds):
+    plain = kinds <= TENSORS
+    if not plain and any_sharded(kinds):
         return SHARDED
     if torch.compiler.is_compiling():
         return PLAIN
     if not given:
         return HOST
-    if private.is_in_transform() or (torch.is_grad_enabled() and any([t.requires_grad for t in given])):
+    if private.is_in_transform() or (torch.is_grad_enabled() and any(map(_needs_gradient, given))):
         return PLAIN
-    on_host = list(map(_is_on_host, given))
-    if all(on_host):
-        return HOST if kinds <= TENSORS and not private.is_in_mode() else PLAIN
-    there = kinds <= _ON_DEVICES and not any([t.ndim for t, host in zip(given, on_host, strict=True) if host])
+    if all(map(_is_on_host, given)):
+        return HOST if plain and not private.is_in_mode() else PLAIN
+    there = kinds <= _ON_DEVICES and not any([t.ndim for t in given if t.is_cpu])
     return DEVICE if there else PLAIN
 
 
 def _tensors_in(arguments: Iterable[Any]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for x in arguments:
-        if isinstance(x, torch.Tensor):
-            found.append(x)
-        elif isinstance(x, (list, tuple)):
+        if isinstance(x, (list, tuple)):
             found += x if set(map(type, x)) <= TENSORS else _tensors_in(x)
+        elif isinstance(x, torch.Tensor):
+            found.append(x)
     return found
 
 

@@ -220,8 +220,8 @@ def check_gradients(view: Tree, tree: Any) -> None:
         ValueError: names the path of the first variable and what to write instead.
     """
     slots, kinds = view.source.slots, view.backend.variables
-    types = {type(slot) for slot in slots if slot is not None}
-    if len({issubclass(kind, kinds) for kind in types}) < 2 and not _is_pairs(tree, kinds):
+    types = set(map(type, slots)) - {type(None)}
+    if not _is_pairs(tree, kinds) and (len(types) == 1 or len({issubclass(kind, kinds) for kind in types}) < 2):
         return _check_parameters(view, tree)
     found = zip(view.source.find_paths(), slots, strict=True)
     path = next((path for path, slot in found if isinstance(slot, kinds)), "0/1")

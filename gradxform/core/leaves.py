@@ -104,17 +104,17 @@ class Leaves(NamedTuple):
         cls, backend: Backend, slots: Row, structure: Any, paths: Paths, *, inplace: bool = False, **known: Any
     ) -> Self:
         """Build a view of leaves found by a tree engine or an adapter, which may know `owners` and `absent` names."""
-        given, types = slots, set(map(type, slots))
-        if not belong(backend, types):
+        given = slots
+        if not belong(backend, set(map(type, slots))):
             slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
-        kinds = [None if slot is None else slot.dtype for slot in slots]
-        each = dict(zip(kinds, slots, strict=True))
-        names = {kind: "float0" if slot is None else backend.dtype(slot) for kind, slot in each.items()}
-        dtypes, leaves = tuple([names[kind] for kind in kinds]), slots
+        kinds = {None if slot is None else slot.dtype: slot for slot in slots}
+        names = {kind: "float0" if slot is None else backend.dtype(slot) for kind, slot in kinds.items()}
         kept: Sequence[int] = range(len(slots))
+        leaves: Row = slots
         if "float0" in names.values():
-            kept = [i for i, dtype in enumerate(dtypes) if dtype != "float0"]
-            leaves, dtypes = [slots[i] for i in kept], tuple([dtypes[i] for i in kept])
+            kept = [i for i, slot in enumerate(slots) if slot is not None and names[slot.dtype] != "float0"]
+            leaves = [slots[i] for i in kept]
+        dtypes = tuple([names[leaf.dtype] for leaf in leaves])
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
         source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, **known)
@@ -174,13 +174,11 @@ class Leaves(NamedTuple):
         self.check()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
-        before = self.factor
         if len(self.chosen) < len(self.leaves):
             factor = self.backend.compute(formulas.where_active, factor, active=self.active)
-        if isinstance(before, float) and isinstance(factor, (int, float)):
-            factor = before * factor  # stays known
-        elif before is not None:
-            factor = self.backend.compute(formulas.product, before, factor)
+        if self.factor is not None:
+            known = isinstance(self.factor, float) and isinstance(factor, (int, float))  # stays known
+            factor = self.factor * factor if known else self.backend.compute(formulas.product, self.factor, factor)
         return self._replace(factor=factor, due=self.due.union(self.chosen))
 
     # --- new leaves ----------------------------------------------------------------------------------------------

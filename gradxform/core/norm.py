@@ -61,12 +61,13 @@ class Measured(Leaves):
 
     def norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf, including its pending factor, as a vector."""
-        return self.common(self.own_norms(ord), ord)[0]
+        norms = self.own_norms(ord)
+        return self.common(norms, ord)[0] if self.groups else norms
 
     def global_norm(self, ord: float = 2) -> Norm:
         """Return the global norm of all active leaves, a 0-d number."""
         norm = self.norm_of(self.norms(ord), ord)
-        if self.factor is None and len(self.scope) == len(self.leaves) and _FIRST not in self.measured:
+        if self.factor is None and _FIRST not in self.measured and len(self.scope) == len(self.leaves):
             self._remember(_FIRST, (norm, self.chosen))
         return norm
 
@@ -127,7 +128,7 @@ class Measured(Leaves):
             value = self.backend.compute(formulas.scaled_norm, value, self.factor)
         single: Any = self._is_single()
         if not single and not self.source.kinds.isdisjoint(SINGLE):
-            single = tuple(dtype in SINGLE for dtype in self.source.dtypes)
+            single = tuple([dtype in SINGLE for dtype in self.source.dtypes])
         return Norm(value, single, self.backend)
 
     def total(self, norms: Array, mask: Mask | None, ord: float) -> Array:

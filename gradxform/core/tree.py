@@ -71,8 +71,8 @@ class Tree(Measured):
         view = self if _includes_zero(low, high) else self.dense()
         dtypes, given = self.source.dtypes, self.source.given
         narrow = {i: dtypes[i] for i in self.chosen if dtypes[i] in NARROW and view.leaves[i].dtype != given(i).dtype}
-        for dtype in dict.fromkeys([narrow.get(i) for i in self.chosen]):  # in which bounds are rounded before
-            places = [i for i in self.chosen if narrow.get(i) == dtype]
+        for dtype in dict.fromkeys(map(narrow.get, self.chosen)):  # in which bounds are rounded before
+            places = [i for i in self.chosen if narrow.get(i) == dtype] if narrow else self.chosen
             leaves, least, most = [view.leaves[i] for i in places], view._bound(low, dtype), view._bound(high, dtype)
             new = view.backend.clip(leaves, least, most, view.factors(places), view.is_owned(places))
             view = view.with_leaves(places, new, applied=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from gradxform.backend.host import threads
 from gradxform.numerics import norms as numerics
-from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.namespace import Defaults, static
 
 _LARGE = 1 << 11
 """Below so many elements, `np.where` is faster than a selection by bits."""
@@ -40,7 +40,7 @@ _ONLY_ROUNDING_LOST, _LOST_IN_DOUBLE = 2.0**-100, 2.0**-960
 """If a sum of n float32, or float64, squares is above n times this, underflow lost less than rounding."""
 QUIET = np.errstate(all="ignore")
 """Silences warnings; a decorator takes half the time of a with statement."""
-_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_FLOAT, _FLOAT32, _FLOAT64 = {float}, np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 
 _SAME = (
@@ -53,9 +53,8 @@ _SAME = (
 class Namespace(Defaults):
     """NumPy functions under the names that formulas use; `Defaults` calls the static ones."""
 
-    sum, max = staticmethod(np.add.reduce), staticmethod(np.maximum.reduce)
-    mask = staticmethod(np.array)
-    shift_left, shift_right = staticmethod(np.left_shift), staticmethod(np.right_shift)
+    sum, max, mask = static(np.add.reduce, np.maximum.reduce, np.array)
+    shift_left, shift_right, stop_gradient = static(np.left_shift, np.right_shift, lambda x: x)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
@@ -137,10 +136,6 @@ class Namespace(Defaults):
         found ^= second  # in place: a large temporary array takes new pages
         return found.view(kind)
 
-    def stop_gradient(self, x: Any) -> Any:
-        """Return x: NumPy has no gradients."""
-        return x
-
     def rounded(self, x: Any, dtype: str) -> Any:
         """Round to a dtype, in float64; to narrower dtypes through float32, as in arithmetic."""
         wide = np.asarray(x, np.float64)
@@ -167,15 +162,8 @@ NUMPY = Namespace()
 class _Floats:
     """The functions for Python floats, many times faster than 0-d arrays."""
 
-    isfinite = staticmethod(math.isfinite)
-    sqrt = staticmethod(math.sqrt)
-    abs = staticmethod(abs)
-    expm1 = staticmethod(math.expm1)
-    log = staticmethod(math.log)
-
-    def stop_gradient(self, x: float) -> float:
-        """Return x: a Python float has no gradient."""
-        return x
+    isfinite, sqrt, abs, expm1, log = static(math.isfinite, math.sqrt, abs, math.expm1, math.log)
+    stop_gradient = staticmethod(Namespace.stop_gradient)
 
     def where(self, condition: bool, yes: float, no: float) -> float:
         """Select one of two numbers."""
@@ -202,18 +190,18 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         x if type(x) is float or (type(x) is np.ndarray and x.ndim and x.dtype is _FLOAT64) else _operand(x)
         for x in operands
     ]
-    if all([type(operand) is float for operand in given]):
+    if _FLOAT.issuperset(map(type, given)):
         try:
             return formula(FLOATS, *given, **static)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    result = _quietly(formula, *given, **static)
-    return tuple(map(_number, result)) if isinstance(result, tuple) else _number(result)
+    return _on_vectors(formula, given, static)
 
 
 @QUIET
-def _quietly(formula: Callable[..., Any], *given: Any, **static: Any) -> Any:
-    return formula(NUMPY, *given, **static)
+def _on_vectors(formula: Callable[..., Any], given: Sequence[Any], static: dict[str, Any]) -> Any:
+    result = formula(NUMPY, *given, **static)
+    return tuple(map(_number, result)) if isinstance(result, tuple) else _number(result)
 
 
 def _number(result: Any) -> Any:
@@ -318,7 +306,7 @@ def _blocks(flat: Any) -> Iterator[Any]:
 
 
 def _dot64(block: Any) -> float:
-    return float(np.dot(block, block))
+    return float(block.dot(block))
 
 
 def _norm64(flat: Any) -> float:
