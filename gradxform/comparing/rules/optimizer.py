@@ -157,15 +157,25 @@ def _runs(e: Evidence, bad: list[int]) -> tuple[list[Run], int]:
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
+    """Two settings that predict the moves of each run, or else the first one, if that tells them apart."""
+    runs, batches = _runs(e, at.bad)
+    found = _difference(e, at, runs, batches)
+    if found is None and runs and len(runs[0].moves) > batches == 1:
+        found = _difference(e, at, [Run(*(x[:1] for x in run[:3]), run.unit) for run in runs], 1)
+        return found if found and found.is_certain else None
+    return found
+
+
+def _difference(e: Evidence, at: Parting, runs: list[Run], batches: int) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
-    (runs, batches), budget = _runs(e, at.bad), e.coarsest("parameters").budget
+    budget = e.coarsest("parameters").budget
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     if not runs or not all(candidates):
         return None
     pair = _nearest(*candidates)
     found = {field: both for field in _FIELDS if (both := _unequal(field, *pair))}
     alike, first = pair[0].family == pair[1].family, next(iter(found), "")
-    if not first:
+    if alike and not first:
         return None
     kind, numbers = (_FIELDS[first][0], dict(zip("ab", found[first], strict=True))) if alike else ("optimizer", {})
     labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
