@@ -88,7 +88,7 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
     if at.after - at.step > 1:
         return None
     why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
-    why = why if _runs(e, at.bad)[0] else "there are too few elements to tell how"
+    why = why if _runs(e, at.bad, 1)[0] else "there are too few elements to tell how"
     text += f"the parameters move otherwise from step {at.step} on: other optimizers, or what is done to gradients "
     return Finding("optimizer", f"{text}after they are recorded; {why}.", at.step, e.labels(at.bad))
 
@@ -130,12 +130,12 @@ def _period(pattern: Sequence[bool]) -> int:
     return next((n for n in every if pattern == [k % n == 0 for k in range(1, len(pattern) + 1)]), 0)
 
 
-def _runs(e: Evidence, bad: list[int]) -> tuple[list[Run], int]:
+def _runs(e: Evidence, bad: list[int], most: int) -> tuple[list[Run], int]:
     """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any.
 
     Where both move at one step in some alone, gradients are added over as many, which are told.
     """
-    steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
+    steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: most + 1]
     shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.coarsest("parameters").unit
     matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
@@ -158,12 +158,9 @@ def _runs(e: Evidence, bad: list[int]) -> tuple[list[Run], int]:
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
     """Two settings that predict the moves of each run, or else the first one, if that tells them apart."""
-    runs, batches = _runs(e, at.bad)
-    found = _difference(e, at, runs, batches)
-    if found is None and runs and len(runs[0].moves) > batches == 1:
-        found = _difference(e, at, [Run(*(x[:1] for x in run[:3]), run.unit) for run in runs], 1)
-        return found if found and found.is_certain else None
-    return found
+    found = _difference(e, at, *_runs(e, at.bad, _STEPS))
+    first = None if found else _difference(e, at, *_runs(e, at.bad, 1))
+    return first if first and first.is_certain else found
 
 
 def _difference(e: Evidence, at: Parting, runs: list[Run], batches: int) -> Finding | None:
