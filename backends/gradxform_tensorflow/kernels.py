@@ -47,6 +47,8 @@ class TensorFlow(Readable, Plain):
 
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
         """Norms over some axes."""
+        if running.readable(leaves):
+            return host.norms_over(list(map(running.view, leaves)), axes, ord)
         return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:

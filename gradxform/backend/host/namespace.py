@@ -334,14 +334,22 @@ def norms_over(leaves: Sequence[Any], axes: Sequence[tuple[int, ...]], ord: floa
     (leaf,), (over,) = leaves, axes
     if ord == 2:
         narrow = leaf.dtype.newbyteorder("=") not in _WIDE
-        total = sum([_squares_over(part, over, narrow) for part in numerics.parts_of(NUMPY, leaf)])
+        total = _squares_over(leaf, over, narrow)
         if narrow or np.all((total > leaf.size * _LOST_IN_DOUBLE) & (total < math.inf)):
             return np.sqrt(total)
     return numerics.norm(NUMPY, leaf, over, ord)
 
 
-def _squares_over(part: Any, axes: tuple[int, ...], narrow: bool) -> Any:
-    """Return sums of squares over axes, and overwrite the array: a second large one takes new pages."""
-    if narrow and axes == (part.ndim - 1,):
-        return np.vecdot(part, part)[..., None]  # half the time
-    return numerics.add(NUMPY, np.square(part, part), axes, narrow)
+def _squares_over(leaf: Any, axes: tuple[int, ...], narrow: bool) -> Any:
+    """Return sums of squares over axes, of narrow numbers in parts: a large float64 array takes new pages."""
+    count = len(leaf) if narrow and leaf.size > threads.CACHED else 1
+    if count > 1:
+        step = max(threads.CACHED * count // leaf.size, 1)
+        parts = [leaf[start : start + step] for start in range(0, count, step)]
+        sums = functools.partial(_squares_over, axes=axes, narrow=narrow)
+        found = threads.spread(sums, parts, [part.size for part in parts])
+        return sum(found) if not {0, -leaf.ndim}.isdisjoint(axes) else np.concatenate(found)
+    parts = numerics.parts_of(NUMPY, leaf)
+    if narrow and axes == (leaf.ndim - 1,):
+        return sum([np.vecdot(part, part)[..., None] for part in parts])  # half the time
+    return sum([numerics.add(NUMPY, np.square(part, part), axes, narrow) for part in parts])
