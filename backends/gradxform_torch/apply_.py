@@ -210,23 +210,19 @@ class Parameters(Holder):
 
         All are, if the step is not due, or a loss scaler found an infinity.
         """
-        own, stopped, rows = [local(p.detach()) for p in self.variables], ran.after.skipped(), []
-        for i, (leaf, slot) in enumerate(zip(ran.after.leaves, ran.after.source.kept, strict=True)):
-            if slot not in stopped:
-                update, new = local(leaf), own[slot]
-                # Half precision has wider updates, which may be written if no state holds them.
-                out = update if i in ran.after.owned and update.dtype != new.dtype else new
-                rows.append((update, new, local(copies[slot]), out))
-        copied = [(local(copies[slot]), own[slot]) for slot in stopped]
+        after, stopped, own = ran.after, ran.after.skipped(), [p.detach() for p in self.variables]
+        live = [(i, slot) for i, slot in enumerate(after.source.kept) if slot not in stopped]
+        updates, new = [local(after.leaves[i]) for i, _ in live], [local(own[slot]) for _, slot in live]
+        old, out, copied = [local(copies[slot]) for _, slot in live], list(new), [(copies[i], own[i]) for i in stopped]
+        for k, (i, _) in enumerate(live):
+            if i in after.owned and updates[k].dtype != new[k].dtype:  # wider than half precision, and no state's
+                out[k] = updates[k]
         with torch.no_grad():
             due = is_due(self.tx, ran.state)
             if found_inf is not None:
                 due = due * backend.compute(formulas.equal, found_inf, 0.0)
-            if rows:
-                updates, given, starts, out = map(list, zip(*rows, strict=True))
-                made = with_updates(backend, updates, given, starts, due, out)
-                copied += [(moved, new) for moved, new in zip(made, given, strict=True) if moved is not new]
-            _copy(copied)
+            made = with_updates(backend, updates, new, old, due, out) if live else []
+            _copy(copied + [(x, parameter) for x, parameter in zip(made, new, strict=True) if x is not parameter])
 
     def norm_before(self, ran: Ran | None, copies: Given = None) -> NormBefore | None:
         """The norm before, if the transformation measured every gradient or update; along axes, over all devices.
@@ -257,7 +253,7 @@ def _write(parameters: Row, gradients: Row, after: Tree, kept: bool) -> None:
         if i in stopped:
             replaced[id(old)] = None
         elif new is not old and old.layout == new.layout == torch.strided and is_writable(old):
-            written.append((local(new), local(old)))
+            written.append((new, old))
         elif new is not old:
             replaced[id(old)] = new.clone() if kept else new
     for parameter in parameters if replaced else ():
@@ -267,7 +263,7 @@ def _write(parameters: Row, gradients: Row, after: Tree, kept: bool) -> None:
 
 def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy the first tensor of each pair into the second one."""
-    foreach.copied([given for given, _ in pairs], [out for _, out in pairs])
+    foreach.copied([local(given) for given, _ in pairs], [local(out) for _, out in pairs])
 
 
 # --- states ----------------------------------------------------------------------------------------------------------

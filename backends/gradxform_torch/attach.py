@@ -226,14 +226,13 @@ class Attached:
         optimizer = self._optimizer()
         if optimizer is None:
             raise ValueError("torch.attach: the handle is attached to nothing; flush before remove()")
-        Parameters(self.tx, named_of(optimizer)).clear()
-        self._flushes, extra = True, extra_of(value)
+        self._flushes, parameters = True, self._parameters(optimizer)
+        parameters.clear()
         try:
             if self.on == GRADIENTS:
-                optimizer.step(**extra)
+                optimizer.step(**extra_of(value))
             else:
-                self._before_step(optimizer, (), extra)
-                self._after_step(optimizer, (), {})
+                self._transform(optimizer, value, parameters, parameters.copies(closure=True, every=True))
         finally:
             self._flushes = False
 
@@ -341,8 +340,7 @@ class Attached:
             self._before = value, parameters, parameters.copies(closure is not None, self._recorded() is not None)
             return None
         if closure is None:
-            self._transform(optimizer, value, self._parameters(optimizer))
-            return None
+            return self._transform(optimizer, value, self._parameters(optimizer))
 
         def transformed_closure() -> Any:  # the closure computes the gradients, inside of the step
             with torch.enable_grad():

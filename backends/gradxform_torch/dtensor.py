@@ -63,13 +63,10 @@ class Sharded(Leafwise):
 
     def clip(self, leaves: Row, low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
-        if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
-            return _clip(self, leaves, low, high, factors, inplace)
-        each = factors if getattr(factors, "ndim", 0) else [factors] * len(leaves)
-        return [
-            _clip(self, [leaf], part(leaf, low), part(leaf, high), by, inplace)[0]
-            for leaf, by in zip(leaves, each, strict=True)
-        ]
+        if len(leaves) > 1 and any([getattr(bound, "ndim", 0) for bound in (low, high)]):
+            each = factors if getattr(factors, "ndim", 0) else [factors] * len(leaves)
+            return [self.clip([x], low, high, by, inplace)[0] for x, by in zip(leaves, each, strict=True)]
+        return _clip(self, leaves, part(leaves[0], low), part(leaves[0], high), factors, inplace)
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any

@@ -354,39 +354,24 @@ def _in_its_place(path: str, names: Sequence[tuple[str, str]]) -> str:
 
 def _sources(path: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Move]]:
     """Possible PyTorch paths of a parameter, each with the conversion of its array."""
-    module, name = _parted(path)
-    attention, part = _parted(module.removesuffix("/"))
-    if name in ("kernel", "bias") and part in (*conventions.THIRDS, *conventions.OUT) and _has_heads(attention, shapes):
-        yield from _of_attention(attention, part, name, shapes[path])
+    module, slash, name = path.rpartition("/")
+    own, part = conventions.TORCH.get(name, name), module.rpartition("/")[2]
+    attention = module.removesuffix(part)
+    ranks = {key: len(shapes.get(f"{attention}{key}/kernel", ())) for key in (*conventions.THIRDS, *conventions.OUT)}
+    heads = {key for key, rank in ranks.items() if rank == 3}
+    if name in ("kernel", "bias") and part in ranks and heads.issuperset(conventions.THIRDS) and len(heads) > 3:
+        move = functools.partial(_in_heads, shape=shapes[path])
+        yield f"{attention}{part}/{own}", move
+        if part in conventions.OUT:
+            yield f"{attention}out_proj/{own}", move
+        else:
+            yield f"{attention}in_proj_{own}", functools.partial(move, third=conventions.THIRDS.index(part))
+            if own == "weight":  # where keys or values have a width of their own
+                yield f"{attention}{part[0]}_proj_weight", move
         return
     yield path, _same
-    other = module + conventions.TORCH.get(name, name)
-    if other not in shapes:
+    if (other := f"{module}{slash}{own}") not in shapes:
         yield other, _transposed if name == "kernel" else _same
-
-
-def _parted(path: str) -> tuple[str, str]:
-    """Split a path at its last slash."""
-    start, slash, key = path.rpartition("/")
-    return start + slash, key
-
-
-def _has_heads(attention: str, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a module has 3-d projections with an attention layer's names."""
-    ranks = {part: len(shapes.get(f"{attention}{part}/kernel", ())) for part in (*conventions.THIRDS, *conventions.OUT)}
-    return all(ranks[part] == 3 for part in conventions.THIRDS) and any(ranks[part] == 3 for part in conventions.OUT)
-
-
-def _of_attention(attention: str, part: str, name: str, shape: Shape) -> Iterator[tuple[str, Move]]:
-    own = {"kernel": "weight"}.get(name, name)
-    move = functools.partial(_in_heads, shape=shape)
-    yield f"{attention}{part}/{own}", move
-    if part in conventions.OUT:
-        yield f"{attention}out_proj/{own}", move
-        return
-    yield f"{attention}in_proj_{own}", functools.partial(_in_heads, shape=shape, third=conventions.THIRDS.index(part))
-    if own == "weight":  # where keys or values have a width of their own
-        yield f"{attention}{part[0]}_proj_weight", move
 
 
 def _in_heads(array: Any, shape: Shape, third: int | None = None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Backend, pairs
+from gradxform.backend.protocol import Backend, pairs, places_of
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.leaves import REAL, put
@@ -306,9 +306,10 @@ class Several(NamedTuple):
     structure: Any
     number: int
     """How many trees there are."""
-    columns: list[list[Array]]
-    """For each leaf, one array per tree that has it; None counts as zero."""
-    owners: list[list[int]]
+    rows: list[dict[int, Array]]
+    """For each leaf, the array of each tree that has it; None counts as zero."""
+    groups: dict[tuple[tuple[int, ...], bool], list[int]]
+    """The positions of the leaves that the same trees have, float64 leaves apart."""
 
 
 def several(name: str, trees: Any) -> Several:
@@ -326,35 +327,37 @@ def several(name: str, trees: Any) -> Several:
     lead, first = next(((rank, view) for rank, view in enumerate(views) if view is not None), (0, None))
     if first is None:
         raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")
-    columns: list[list[Array]] = [[] for _ in first.source.slots]
-    owners: list[list[int]] = [[] for _ in first.source.slots]
+    backend = first.backend
+    rows: list[dict[int, Array]] = [{} for _ in first.source.slots]
     for rank, (tree, view) in enumerate(zip(trees, views, strict=True)):
-        if view is not None and view.backend is not first.backend:
-            both = f"tree {lead} has arrays of {first.backend.title}, tree {rank} of {view.backend.title}"
+        if view is not None and view.backend is not backend:
+            both = f"tree {lead} has arrays of {backend.title}, tree {rank} of {view.backend.title}"
             raise ValueError(f"{name}: {both}; convert one")
         names = f"{name}: tree {lead}", f"{name}: tree {rank}"
         order = align.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
         whole = None if view is None else view.dense(integers=True)
         for given, leaf in () if whole is None else zip(whole.source.kept, whole.leaves, strict=True):
             slot = given if order is None else order.index(given)
-            column, kind, shape = columns[slot], first.backend.dtype(leaf), first.backend.shape(leaf)
+            kind, shape = backend.dtype(leaf), backend.shape(leaf)
             if kind not in REAL:
                 what = f"{name}: the gradient at {first.source.find_paths()[slot]!r} of tree {rank} has dtype {kind}"
                 raise TypeError(f"{what}; tasks have real floating-point gradients: cast it, or put None there in all")
-            other = (first.backend.dtype(column[0]), first.backend.shape(column[0])) if column else (kind, shape)
-            if kind != other[0] or (None not in (shape, other[1]) and shape != other[1]):
+            rows[slot][rank] = leaf
+            other = next(iter(rows[slot].values()))
+            kinds, shapes = (backend.dtype(other), kind), (backend.shape(other), shape)
+            if kinds[0] != kind or not align.may_agree(*shapes):
                 what = f"{name}: the gradients at {first.source.find_paths()[slot]!r} differ in shape or dtype"
-                raise ValueError(f"{what}: {other[0]} {other[1]}, {kind} {shape}")
-            column.append(leaf)
-            owners[slot].append(rank)
-    return Several(first.backend, first.source.structure, len(trees), columns, owners)
+                raise ValueError(f"{what}: {kinds[0]} {shapes[0]}, {kind} {shape}")
+    keys = [(tuple(row), any(backend.dtype(leaf) == "float64" for leaf in row.values())) for row in rows]
+    groups = {key: places for key, places in places_of(keys).items() if key[0]}
+    return Several(backend, first.source.structure, len(trees), rows, groups)
 
 
 def weighted(trees: Several, weights: Sequence[Any]) -> Any:
     """Return the sum of the trees times numbers."""
-    out: list[Any] = [None] * len(trees.columns)
-    for (owners, _), places in _groups(trees).items():
-        columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
+    out: list[Any] = [None] * len(trees.rows)
+    for (owners, _), places in trees.groups.items():
+        columns = [[trees.rows[i][rank] for i in places] for rank in owners]
         made = trees.backend.elementwise(elementwise.weighted, columns, [weights[rank] for rank in owners])
         out = put(out, places, trees.backend.cast(made, columns[0]))
     return trees.backend.unflatten(trees.structure, out)
@@ -365,14 +368,14 @@ def products(name: str, trees: Several) -> list[Any]:
 
     Each leaf is read once for each product, and beside float64 leaves also for its largest element.
     """
-    backend, groups = trees.backend, _groups(trees)
+    backend, groups = trees.backend, trees.groups
     inverse = None
     if any(is_wide for _, is_wide in groups):
-        every = [leaf for places in groups.values() for i in places for leaf in trees.columns[i]]
+        every = [leaf for row in trees.rows for leaf in row.values()]
         inverse = backend.compute(subsets.inverse_unit, backend.norms(every, math.inf))
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
     for (owners, is_wide), places in groups.items():
-        columns = [trees.columns[i] for i in places]
+        columns = [list(trees.rows[i].values()) for i in places]
         if any(backend.shape(column[0]) is None for column in columns):
             raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
         parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
@@ -386,12 +389,3 @@ def products(name: str, trees: Several) -> list[Any]:
 
 def _in_unit(xp: Any, product: Array, inverse: Array) -> Array:
     return product * inverse * inverse
-
-
-def _groups(trees: Several) -> dict[tuple[tuple[int, ...], bool], list[int]]:
-    """Group the positions of leaves by the trees that have them, float64 leaves apart."""
-    found: dict[tuple[tuple[int, ...], bool], list[int]] = {}
-    for i, (column, owners) in enumerate(zip(trees.columns, trees.owners, strict=True)):
-        if owners:
-            found.setdefault((tuple(owners), trees.backend.dtype(column[0]) == "float64"), []).append(i)
-    return found
