@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing.align.leaves import Leaf, gates_between
-from gradxform.comparing.constants import CHANCE, HOW_SURE, LEAST_VALUES, SAME_VALUES
+from gradxform.comparing.constants import CHANCE, EXACT, HOW_SURE, LEAST_VALUES, SAME_VALUES
 from gradxform.comparing.layouts import SAME, Layout, Shape, blocks, candidates, conventional, cosine, reals
 from gradxform.comparing.mapping import Pair, View
 
@@ -103,7 +103,7 @@ def _units(samples: Sequence[Any]) -> Any:
 def paired(a: Leaf, b: Leaf, how: str, read: Mapping[str, tuple[Values, Values]]) -> Pair | None:
     """Two leaves as a pair, `a` in the layout of `b`; None where no layout brings them together.
 
-    The layout is that of the frameworks' conventions, or the first in which values are equal. Gradients, which may be
+    The layout is that of the conventions, or the one in which values are most alike. Gradients, which may be
     at fault, do not tell it where a convention does.
 
     Args:
@@ -131,10 +131,15 @@ def paired(a: Leaf, b: Leaf, how: str, read: Mapping[str, tuple[Values, Values]]
     layouts.sort(key=lambda layout: layout != convention)
     if convention is not None and tree == "gradients" and how not in ("shape alone", "equal gradients"):
         layouts = [convention]
+    nearest, best = SAME_VALUES, usual
     for one, other, order, layout in product(a.variants(), b.variants(), orders, layouts):
         way = layout._replace(part=one.part, gates=order)
-        if abs(cosine(of_a(a, way), of_b(b, other))) > SAME_VALUES:
-            return pair(way, other)
+        if (like := abs(cosine(of_a(a, way), of_b(b, other)))) > nearest:  # symmetric leaves are like in two layouts
+            nearest, best = like, pair(way, other)
+        if nearest > 1 - EXACT**2:
+            break
+    if nearest > SAME_VALUES:
+        return best
     if tree == "parameters" or (a.cell is None) != (b.cell is None):
         found = blocks(of_a(a, plain), of_b(b, None))
         if found is not None:
