@@ -49,7 +49,8 @@ class TensorFlow(Readable, Plain):
         """Norms over some axes."""
         if running.readable(leaves):
             return host.norms_over(list(map(running.view, leaves)), axes, ord)
-        return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
+        found = norms.over_last(leaves[0], axes[0]) if ord == 2 and of is None else None
+        return found if found is not None else _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from gradxform.backend import lookup
 
 tf = pytest.importorskip("tensorflow")
 own = pytest.importorskip("gradxform_tensorflow.norms")
@@ -21,6 +22,11 @@ NORM = float(np.sqrt(np.sum(LEAF.astype(np.float64) ** 2)))
 
 def norm(leaf: Any) -> Any:
     return gx.global_norm([leaf])
+
+
+def norm_of_slice(leaf: Any) -> Any:
+    found = lookup.backend("tensorflow").norms_over([tf.reshape(leaf, [1, -1])], [(1,)], 2.0)
+    return tf.cast(found[0, 0], tf.float32)
 
 
 def traced() -> Any:
@@ -72,10 +78,21 @@ WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.parametrize("measured", [norm, norm_of_slice])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_norm_is_right_everywhere(way: str, tmp_path: Any) -> None:
+def test_the_norm_is_right_everywhere(
+    way: str, measured: Callable[[Any], Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "norm", measured)
     found = WAYS[way](tmp_path)(tf.constant(LEAF))
     assert abs(float(found) / NORM - 1) < 6e-8  # half a ULP of float32
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e30, np.where(np.arange(SIZE) < 7, 1e6, 1.0)])
+def test_slices_that_need_float64(factor: Any) -> None:
+    leaf = (LEAF * factor).astype(np.float32)
+    exact = np.sqrt(np.sum(leaf.astype(np.longdouble) ** 2))
+    assert abs(float(tf.function(norm_of_slice)(leaf)) / exact - 1) < 6e-8
 
 
 @pytest.mark.parametrize("sizes", [(20_000, 65_600), (65_600, 20_000), (640_000, 20_000, 3)])
