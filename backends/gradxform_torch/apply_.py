@@ -291,10 +291,8 @@ def in_place(state: Any, new: Any) -> Any:
 
 def _is_replaced(old: Any, new: Any) -> bool:
     """Whether a new accelerator tensor has replaced a similar one."""
-    if old is new or not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
-        return False
-    alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
-    return alike and place_of([old, new]) == DEVICE and is_writable(old)
+    kind, other = [isinstance(x, torch.Tensor) and (x.shape, x.dtype, x.device) for x in (old, new)]
+    return old is not new and kind == other and place_of([old, new]) == DEVICE and is_writable(old)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -307,22 +305,21 @@ def named_in(what: str, tx: GradientTransformation, given: Any) -> Named:
     if not isinstance(items, Iterable):
         hint = "; call it" if inspect.ismethod(given) else instead(given)
         raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
-    named = [_pair(what, i, item) for i, item in enumerate(items)]
+    named: list[tuple[str, torch.Tensor]] = []
+    for i, item in enumerate(items):
+        name, parameter = item if isinstance(item, tuple) and len(item) == 2 else (str(i), item)
+        if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
+            hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
+            raise TypeError(
+                f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}"
+            )
+        named.append((name, parameter))
     if not named and not tx.traits.axes:
         raise ValueError(
             f"{what}: there are no parameters in {short(given)}; an iterator such as model.parameters() is used up "
             "after one pass: give the model, or a list"
         )
     return named
-
-
-def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
-    if isinstance(item, torch.Tensor):
-        return str(i), item
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
-        return item
-    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")
 
 
 def paths_of(named: Named) -> list[str]:
