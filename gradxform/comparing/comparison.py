@@ -140,6 +140,8 @@ class Evidence(Comparison):
         self.row: Row = self.rows[self.tree][self.at]
         # The pairs that rounding does not explain there, and the distance that it explains.
         self.bad, self.limit = judged.bad.get(self.at, []), judged.allowed[self.at]
+        # The largest distance there, over the norm of a leaf or its neighbours.
+        self.level = judged.levels[self.at]
         # How far factors may be apart that are one.
         self.slack = max(constants.ALIKE, self.limit / 2)
         self.norms_only = self.a.norms_only or self.b.norms_only

@@ -141,15 +141,12 @@ def _runs(e: Evidence, bad: list[int], most: int) -> tuple[list[Run], int]:
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
         return [], 1
-    runs, kept = [], np.array(True)
-    for side in (0, 1):
-        g, p = (
-            np.stack([np.concatenate([e.both(i, tree, step, most=SAMPLE)[side] for i in places]) for step in steps])
-            for tree in ("gradients", "parameters")
-        )
-        runs.append(Run(g[:-1], p[:-1], p[:-1] - p[1:], unit))
-        exact = np.abs(runs[side].moves) > constants.ROOM * unit * np.abs(p[:-1])
-        kept = kept & exact[runs[side].steps].all(0) & (g[:-1] != 0).all(0)
+    read = ([[e.both(i, t, s, most=SAMPLE) for i in places] for s in steps] for t in ("gradients", "parameters"))
+    g, p = (np.stack([np.stack([*map(np.concatenate, zip(*x, strict=True))]) for x in tree], 1) for tree in read)
+    runs = [Run(x[:-1], y[:-1], y[:-1] - y[1:], unit) for x, y in zip(g, p, strict=True)]
+    exact = (np.abs(run.moves) > constants.ROOM * unit * np.abs(run.parameters) for run in runs)
+    each = (x[run.steps].all(0) & (run.gradients != 0).all(0) for x, run in zip(exact, runs, strict=True))
+    kept = np.logical_and(*each)
     chosen = few(np.flatnonzero(kept), _ELEMENTS)
     ones, others = (run.steps.tolist() for run in runs)
     batches = (ones == others and _period(ones)) or 1

@@ -57,7 +57,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
     rounded over their kinks at any step, for a few leaves.
     """
     arithmetic, gap = e.arithmetic, e.loss_gap(e.at)
-    half = arithmetic.unit >= BY_NAME["float16"].unit and _apart(e) <= arithmetic.grown
+    half = arithmetic.unit >= BY_NAME["float16"].unit and e.level <= arithmetic.grown
     few_of_half = half and len(e.bad) <= len(e.significant) / 4
     agree = gap == 0 or (gap is None and not set(e.significant) <= set(e.bad))
     if not e.bad or any(e.row[i].apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
@@ -70,11 +70,6 @@ def grown(e: Evidence) -> Iterator[Finding]:
             "steps tell nothing."
         )
         yield Finding("grown", text, e.at, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
-
-
-def _apart(e: Evidence) -> float:
-    """The largest difference, over the norm of a leaf or its neighbours."""
-    return max(0.0, *e.judged[e.tree].scaled[e.at])
 
 
 def _parameters_agree(e: Evidence) -> bool:
@@ -102,7 +97,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
 def _rounding(e: Evidence) -> str:
     """The finest format whose rounding is as large as the differences."""
     names = {"TF32": "TF32 or float16", "bfloat16": "bfloat16"}
-    return next((words for name, words in names.items() if _apart(e) <= BY_NAME[name].budget), "")
+    return next((words for name, words in names.items() if e.level <= BY_NAME[name].budget), "")
 
 
 def vague(e: Evidence) -> Iterator[Finding]:
