@@ -96,7 +96,7 @@ class NumPy(kernels.Readable, Plain):
             by = [steps[leaf.dtype] for leaf in leaves]
         else:
             by = [_step(factor, leaf.dtype) for leaf, factor in zip(leaves, each, strict=True)]
-        own = [leaf if inplace and isinstance(leaf, np.ndarray) else None for leaf in leaves]  # a scalar is made anew
+        own = [leaf if isinstance(leaf, np.ndarray) else None for leaf in leaves] if inplace else [None] * len(leaves)
         times: Any = np.multiply if set(map(type, by)) == {np.ndarray} else _times
         if inplace and threads.worth(len(leaves), sum([leaf.size for leaf in leaves])):
             if all([leaf.base is None for leaf in leaves]):  # otherwise two may share memory

@@ -36,7 +36,7 @@ def place_of(arguments: Iterable[Any]) -> str:
         return PLAIN
     if all(map(_is_on_host, given)):
         return HOST if plain and not private.is_in_mode() else PLAIN
-    there = kinds <= _ON_DEVICES and not any([t.ndim for t in given if t.is_cpu])
+    there = kinds <= _ON_DEVICES and not any([t.ndim for t in given if _is_on_host(t)])
     return DEVICE if there else PLAIN
 
 

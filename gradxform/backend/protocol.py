@@ -227,16 +227,15 @@ class Backend(abc.ABC):
     def multiply(self, leaves: Sequence[Array], factors: Array, inplace: bool) -> list[Array]:
         """Multiply each leaf by its factor and round once; a factor of one changes nothing."""
         with self.scope():
-            spaces = [self.namespace_of(leaf) for leaf in leaves]
             if isinstance(factors, (int, float)):
-                made = [elementwise.times(xp, leaf, factors) for xp, leaf in zip(spaces, leaves, strict=True)]
-            else:
-                whole, steps = elementwise.split(spaces[0], factors)
-                made = []
-                for i, (xp, leaf) in enumerate(zip(spaces, leaves, strict=True)):
-                    own, *rest = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in (whole, *steps)]
-                    made.append(elementwise.times(xp, leaf, elementwise.Factor(own, rest)))
-            return made
+                return self._of_each(elementwise.times, leaves, [factors] * len(leaves))
+            whole, steps = elementwise.split(self.namespace_of(leaves[0]), factors)
+
+            def times(xp: Any, leaf: Array, i: int) -> Array:
+                own, *rest = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in (whole, *steps)]
+                return elementwise.times(xp, leaf, elementwise.Factor(own, rest))
+
+            return self._of_each(times, leaves, range(len(leaves)))
 
     def multiply_over(self, leaves: Row, axes: Axes, factors: Array, inplace: Sequence[bool]) -> list[Array]:
         """Multiply slices of a group of leaves by factors in the form of `norms_over`, like `multiply`."""

@@ -90,7 +90,7 @@ class Holder:
         return [self._order[slot] for slot in slots]
 
     def _sorted(self, items: Sequence[Any]) -> list[Any]:
-        return [items[i] for i in self._order]
+        return list(map(items.__getitem__, self._order))
 
     def _unsorted(self, items: Sequence[Any]) -> list[Any]:
         return put(items, self._order, items)

@@ -36,7 +36,7 @@ class Source(NamedTuple):
     dtypes: tuple[str, ...]
     """The names of these leaves' dtypes, in the input and in the result."""
     kinds: frozenset[str]
-    """The set of dtypes."""
+    """The set of dtypes; maybe also that of leaves which are no gradients."""
     rebuild: tuple[Callable[[Array], Array] | None, ...] | None
     """What makes the values of each leaf sparse again, None for a dense one; None if all are dense."""
     find_paths: Paths
@@ -104,20 +104,20 @@ class Leaves(NamedTuple):
         cls, backend: Backend, slots: Row, structure: Any, paths: Paths, *, inplace: bool = False, **known: Any
     ) -> Self:
         """Build a view of leaves found by a tree engine or an adapter, which may know `owners` and `absent` names."""
-        given = slots
-        if not belong(backend, set(map(type, slots))):
+        given, types = slots, set(map(type, slots))
+        if not belong(backend, types):
             slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
-        kinds = {None if slot is None else slot.dtype: slot for slot in slots}
-        names = {kind: "float0" if slot is None else backend.dtype(slot) for kind, slot in kinds.items()}
+        kinds = {slot.dtype: slot for slot in slots if slot is not None}
+        names = {kind: backend.dtype(slot) for kind, slot in kinds.items()}
         kept: Sequence[int] = range(len(slots))
         leaves: Row = slots
-        if "float0" in names.values():
+        if type(None) in types or "float0" in names.values():
             kept = [i for i, slot in enumerate(slots) if slot is not None and names[slot.dtype] != "float0"]
             leaves = [slots[i] for i in kept]
         dtypes = tuple([names[leaf.dtype] for leaf in leaves])
         dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
-        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, **known)
+        source = Source(structure, slots, kept, dtypes, frozenset(names.values()), back, paths, **known)
         owned = frozenset([i for i, slot in enumerate(kept) if slots[slot] is given[slot]] if inplace else ())
         every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
         return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())
@@ -250,7 +250,7 @@ class Leaves(NamedTuple):
         if source.rebuild is not None:
             rebuilds = zip(leaves, source.rebuild, strict=True)
             leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
-        return list(leaves) if whole else put(source.slots, source.kept, leaves)
+        return leaves if whole else put(source.slots, source.kept, leaves)
 
     def tree(self) -> Any:
         """Return the transformed tree."""

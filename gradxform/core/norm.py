@@ -121,11 +121,23 @@ class Measured(Leaves):
         return self._replace(source=without, leaves=[None] * len(self.leaves), chosen=live).global_norm
 
     def own_norms(self, ord: float) -> Norm:
-        """Return the norms of this device's parts of the leaves."""
+        """Return the norms of this device's parts of the leaves, each measured once; any number for holes."""
         self.check()
-        value = self._raw(float(ord))
-        if self.factor is not None:
-            value = self.backend.compute(formulas.scaled_norm, value, self.factor)
+        order, count, compute = float(ord), len(self.leaves), self.backend.compute
+        vector, known = self.measured.get(order, (0.0, frozenset()))
+        missing = [i for i in self.chosen if i not in known] if known else self.chosen
+        if not self.chosen:
+            vector = self.vector([0.0] * count)
+        elif len(missing) == count:
+            vector = self.backend.norms(self.leaves, order)
+        elif missing:
+            rank = {i: rank for rank, i in enumerate(missing)}
+            new = self.backend.norms([self.leaves[i] for i in missing], order)
+            new = compute(formulas.take, new, index=tuple([rank.get(i, 0) for i in range(count)]))
+            vector = compute(formulas.where_active, new, vector, active=self.mask(missing))
+        if missing:
+            self._remember(order, (vector, known.union(missing)))
+        value = vector if self.factor is None else compute(formulas.scaled_norm, vector, self.factor)
         single: Any = self._is_single()
         if not single and not self.source.kinds.isdisjoint(SINGLE):
             single = tuple([dtype in SINGLE for dtype in self.source.dtypes])
@@ -139,24 +151,6 @@ class Measured(Leaves):
     def _is_single(self) -> bool:
         """Whether the norms of the active leaves are compared as float32 numbers."""
         return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
-
-    def _raw(self, ord: float) -> Array:
-        """Return the leaves' norms without factors, each measured once; any number for leaves that are not active."""
-        count, compute = len(self.leaves), self.backend.compute
-        if not self.chosen:
-            return self.vector([0.0] * count)
-        vector, known = self.measured.get(ord, (0.0, frozenset()))
-        missing = [i for i in self.chosen if i not in known] if known else self.chosen
-        if len(missing) == count:
-            vector = self.backend.norms(self.leaves, ord)
-        elif missing:
-            rank = {i: rank for rank, i in enumerate(missing)}
-            new = self.backend.norms([self.leaves[i] for i in missing], ord)
-            new = compute(formulas.take, new, index=tuple([rank.get(i, 0) for i in range(count)]))
-            vector = compute(formulas.where_active, new, vector, active=self.mask(missing))
-        if missing:
-            self._remember(ord, (vector, known.union(missing)))
-        return vector
 
     def _remember(self, key: Any, found: Any) -> None:
         """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""

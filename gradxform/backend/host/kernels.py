@@ -131,17 +131,6 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
     return factor, tuple([part.dtype for part in row])
 
 
-def each(formula: Callable[..., Any], columns: Columns, numbers: Row) -> list[Any]:
-    """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given = [np.float64(number) for number in numbers]
-
-    def selected(xp: Any, out: Any, *some: Any) -> None:
-        np.copyto(out, formula(xp, *some, *given), "same_kind")
-
-    kinds = [_kind(row, None) if row[0].size <= _FEW else None for row in zip(*columns, strict=True)]
-    return _apply(lambda dtype, _: (dtype, selected), columns, [None] * len(kinds), kinds)
-
-
 @namespace.QUIET
 def _apply(
     kernel_of: Callable[[Any, Any], _Found], columns: Columns, factors: Row, kinds: Given, into: Given = None
@@ -296,8 +285,17 @@ class Readable(Backend):
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Apply a formula that selects to the elements of each leaf, in their dtypes."""
-        *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
-        return self.as_given(columns[0], self._taken_like(columns[0], each(formula, seen, given)))
+        seen, given = (
+            [list(map(self._seen, column)) for column in columns],
+            [np.float64(self._seen(x)) for x in numbers],
+        )
+
+        def selected(xp: Any, out: Any, *some: Any) -> None:
+            np.copyto(out, formula(xp, *some, *given), "same_kind")
+
+        kinds = [_kind(row, None) if row[0].size <= _FEW else None for row in zip(*seen, strict=True)]
+        found = _apply(lambda dtype, _: (dtype, selected), seen, [None] * len(kinds), kinds)
+        return self.as_given(columns[0], self._taken_like(columns[0], found))
 
     @namespace.QUIET
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
