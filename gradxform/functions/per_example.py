@@ -108,15 +108,16 @@ def _batched(name: str, grads: Any) -> Tree:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check_real(name, "examples are added up as real numbers")
     view = view.dense()
-    lengths: dict[int | None, int] = {}
-    for i in reversed(view.chosen):
-        if not (shape := shape_of(name, view, i)):
+    first, length = 0, None
+    for i in view.chosen:  # a length may be a symbol, whose graph would be for one number if it was hashed
+        shape = shape_of(name, view, i)
+        if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
-        lengths[shape[0]] = i
-    lengths.pop(None, None)
-    if len(lengths) > 1:
-        both = " and ".join([f"{length} at {view.source.path(i)!r}" for length, i in lengths.items()])
-        raise ValueError(f"{name}: batch lengths differ: the first axis has length {both}")
+        if None not in (shape[0], length) and shape[0] != length:
+            both = f"{shape[0]} at {view.source.path(i)!r} and {length} at {view.source.path(first)!r}"
+            raise ValueError(f"{name}: batch lengths differ: the first axis has length {both}")
+        if length is None:
+            first, length = i, shape[0]
     return view
 
 
