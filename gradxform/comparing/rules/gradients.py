@@ -216,8 +216,8 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     if not all(e.has(i, "parameters", e.at) for i in e.bad):
         return
     leaves = {i: [x.ravel() for x in (*e.both(i, e.tree, e.at), e.both(i, "parameters", e.at)[0])] for i in e.bad}
-    large = {i: x for i, x in leaves.items() if e.row[i].size >= constants.FEWEST and np.isfinite(x).all()}
-    fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
+    large = [i for i, x in leaves.items() if e.row[i].size >= constants.FEWEST and np.isfinite(x).all()]
+    fits = {i: np.linalg.lstsq(np.stack(leaves[i][::2], 1), leaves[i][1], rcond=None)[0] for i in large}
 
     def off(i: int, times: float, rate: float) -> float:
         """The relative error of the prediction b = times a + rate p."""
@@ -227,10 +227,8 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     decayed = [i for i in fits if e.row[i].left > constants.BETTER * off(i, *fits[i])]
     if not decayed:
         return
-    times, rate = (
-        float(min((off(i, *fit), fit[0]) for i, fit in fits.items())[1]),
-        float(np.median([fits[i][1] for i in decayed])),
-    )
+    times = float(min((off(i, *fit), fit[0]) for i, fit in fits.items())[1])
+    rate = float(np.median([fits[i][1] for i in decayed]))
     times, unit = 1.0 if abs(times - 1) <= e.limit else times, constants.CLOSE * e.arithmetic.unit
     errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
     if any(min(errors[i]) > max(min(e.limit, e.row[i].relative / constants.BETTER), unit) for i in leaves):
@@ -246,10 +244,8 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     held, over = _over(e, decayed, added, times=times)
     places = [i for i, (with_, without) in errors.items() if with_ < without]
     whose = f" of {other}, if updates have the minus sign," if e.tree == "updates" else ","
-    text = (
-        f"{run} adds {number(abs(rate))} times the parameters to the {e.tree}, a weight decay{whose} in {len(places)} "
-    )
-    text += f"of {len(e.pairs)} leaves, and {other} does not, or so much less, or toward its initial values."
+    text = f"{run} adds {number(abs(rate))} times the parameters to the {e.tree}, a weight decay{whose} in "
+    text += f"{len(places)} of {len(e.pairs)} leaves; {other} does not, or so much less, or toward its initial values."
     text += over if len(held) > 1 else " A second step would decide."
     numbers, explains = {"rate": rate}, frozenset(e.bad)
     yield Finding("weight_decay", text, e.at, e.labels(places), numbers, explains, is_certain=len(held) > 1)

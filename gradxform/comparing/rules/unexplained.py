@@ -63,12 +63,11 @@ def grown(e: Evidence) -> Iterator[Finding]:
     if not e.bad or any(e.row[i].apart for i in e.bad) or (e.begins and not few_of_half) or not agree:
         return
     if _parameters_agree(e):
-        text = (
-            f"{'' if e.begins else f'{_agreed(e)}. '}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, "
-            f"by {e.row[e.worst_pair].relative:.2g} at most, while parameters, losses or other leaves agree: "
-            "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later "
-            "steps tell nothing."
-        )
+        text = "" if e.begins else f"{_agreed(e)}. "
+        text += f"At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        text += f"{e.row[e.worst_pair].relative:.2g} at most, while parameters, losses or other leaves agree: rounding "
+        text += "that has grown, or an input of a ReLU or a maximum that is rounded to its other side. "
+        text += "Later steps tell nothing."
         yield Finding("grown", text, e.at, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
 
 
