@@ -1,10 +1,9 @@
-"""Fast paths for TensorFlow: NumPy reads eager tensors, small tensors are packed, bounds are one op."""
+"""Fast paths for TensorFlow: NumPy reads eager tensors, XLA compiles parts of graphs, bounds are one op."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host.kernels import NUMBERS, Readable
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Axes, Columns, Given, Row, places_of
+from gradxform.backend.protocol import Axes, Columns, Given, Row, grouped, places_of
 from gradxform.numerics import elementwise, formulas, ranking
 from gradxform.numerics.elementwise import Formula, weighted
 from gradxform.numerics.matrices import Sides
@@ -64,9 +63,8 @@ class TensorFlow(Readable, Plain):
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [elementwise.in_single(Namespace, leaf) for leaf in columns[0]]
         numbers = list(map(number, numbers))
-        # NumPy computes small leaves together, but TensorFlow would copy its results.
-        is_plain = _has_large(columns[0]) or not running.readable(columns[0])
-        if formula is weighted and running.has_only_cpus() and is_plain:
+
+        if formula is weighted and running.has_only_cpus() and not running.readable(columns[0]):
             return products.combined(columns, numbers, factors)
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
@@ -117,13 +115,11 @@ class TensorFlow(Readable, Plain):
         self, formula: Callable[..., Any], leaves: Row, sides: Sequence[Sides], dtype: str | None, **static: Any
     ) -> list[Any]:
         """A formula of each leaf's matrices; small leaves of one shape together."""
-        out, kinds, seen = list(leaves), list[Any](), Counter[Any]()
-        saves_ops = tf.executing_eagerly() or not running.has_only_cpus()
-        for leaf, own in zip(leaves, sides, strict=True):
-            kind, count = (tuple(leaf.shape), leaf.dtype, leaf.device, own), leaf.shape.num_elements()
-            seen[kind] += count
-            kinds.append((kind, seen[kind] // _PART) if count <= (_PART if saves_ops else _CHEAP) else None)
-        for places in products.grouped(kinds, 2 if saves_ops else _MANY):
+        out, saves_ops = list(leaves), tf.executing_eagerly() or not running.has_only_cpus()
+        least, large = (2, _PART) if saves_ops else (_MANY, _CHEAP)
+        kinds = [(tuple(leaf.shape), leaf.dtype, leaf.device, own) for leaf, own in zip(leaves, sides, strict=True)]
+        groups = grouped([leaf.shape.num_elements() for leaf in leaves], kinds, large, _PART)
+        for places in [own for group in groups for own in ([group] if len(group) >= least else [[i] for i in group])]:
             some, own = [leaves[i] for i in places], sides[places[0]]
             if len(some) > 1:
                 some, own = [tf.stack(some)], (tuple(a + 1 for a in own[0]), tuple(a + 1 for a in own[1]))

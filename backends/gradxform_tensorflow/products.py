@@ -1,16 +1,13 @@
 """Products and sums of products, in float32 or float64, in as few ops as they can be had.
 
-A factor that float32 does not hold is applied in three steps. On CPUs they are in a branch, which most steps of a run
-do not need: each is another pass over memory. Small leaves are packed: an op costs more than their few
-numbers.
+A factor that float32 does not hold is applied in three steps; on CPUs in float64, in a branch that most steps of a run
+do not need: a step is another pass over memory. Small leaves are packed: an op costs more than their few numbers.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,25 +18,23 @@ from gradxform.backend.host.namespace import NUMPY
 from gradxform.backend.protocol import places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import DOUBLE, dtype_name, elementwise
-from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_steps, weights_of
+from gradxform.numerics.elementwise import LEAST, MOST, Factor, in_steps, weighted, weights_of
 from gradxform_tensorflow import running
-from gradxform_tensorflow.namespace import Namespace, cast_to, is_read
+from gradxform_tensorflow.namespace import Namespace, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
 _SMALL, _FEW = 1 << 13, 4
 """The most elements of a small tensor, and the least number of tensors to pack."""
-_SUMS = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
-"""Dtypes of sums, where they are not those of the terms."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor; unchanged bit by bit if the factor is one. Small leaves are multiplied together."""
     if is_read(factors):
         each = np.broadcast_to(np.asarray(factors, np.float64), len(leaves)).tolist()
-        keys = [None if by == 1.0 else str(by) for by in each]  # tells 0.0 from -0.0
-        known = {key: _known(None if key is None else float(key)) for key in set(keys)}
-        groups, far = packs(leaves, keys), None
+        keys = [str(by) for by in each]  # tells 0.0 from -0.0
+        known, far = {key: _known(float(key)) for key in set(keys)}, None
+        groups = packs(leaves, [None if key == "1.0" else key for key in keys])
         by = [known[keys[group[0]]] for group in groups]
     else:
         groups, (far, whole) = packs(leaves, [0] * len(leaves)), _split(factors)
@@ -59,20 +54,11 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 
 
 def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None) -> list[Any]:
-    """Sums of products of each leaf and the arrays beside it."""
-    rows = list(zip(*columns, strict=True))
-    given = [None] * len(rows) if factors is None else factors
-    distinct = {id(factor): factor for factor in given}
-    weights = {key: weights_of(Namespace, numbers, factor) for key, factor in distinct.items()}
-    found = {id(weight): weight for own in weights.values() for weight in own}
-    by = {key: _known(weight) for key, weight in found.items() if not tf.is_tensor(weight)}
-    far, traced = None, [key for key in found if key not in by]
-    if traced:
-        far, whole = _split(tf.stack([found[key] for key in traced]))
-        by.update(zip(traced, _unstacked(whole, len(traced)), strict=True))
-    terms = [cast_to(x, _SUMS.get(row[0].dtype, row[0].dtype)) for row in rows for x in row]
-    made = iter(_products(terms, [by[id(weight)] for factor in given for weight in weights[id(factor)]], far))
-    sums = [functools.reduce(operator.add, itertools.islice(made, len(columns))) for _ in rows]
+    """Sums of products of each leaf and the arrays beside it; each weight is split once, for all leaves."""
+    given = [None] * len(columns[0]) if factors is None else factors
+    weights = {id(by): list(map(_weight, weights_of(Namespace, numbers, by))) for by in given}
+    rows = zip(zip(*columns, strict=True), given, strict=True)
+    sums = [weighted(Namespace, row, weights[id(by)]) for row, by in rows]
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
@@ -80,43 +66,31 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
 # --- factors ---------------------------------------------------------------------------------------------------------
 
 
-def _scaled(leaves: Sequence[Any], by: Sequence[Any], far: Any) -> list[Any]:
-    """Products in the leaves' dtypes; the leaf itself where a factor in a tensor is one."""
-    made = _products(leaves, by, far)
+def _scaled(leaves: Sequence[Any], by: Sequence[Factor], far: Any) -> list[Any]:
+    """Products in the leaves' dtypes; the leaf itself where a factor is one."""
+    made = list(map(_times, leaves, by))
     if far is None:
         return made
-    ones = {id(own): tf.equal(own.whole, 1.0) for own in by}
-    return [_unless(ones[id(own)], *both) for own, *both in zip(by, leaves, made, strict=True)]
+    narrow = [i for i, leaf in enumerate(leaves) if dtype_name(leaf) not in DOUBLE]
+    if narrow and _branches():
+        some = [(leaves[i], by[i].whole) for i in narrow]
+        new = running.cond(far, lambda: [_in_double(*pair) for pair in some], lambda: [made[i] for i in narrow])
+        made = put(made, narrow, new)
+    ones, count = {id(own): tf.equal(own.whole, 1.0) for own in by}, len(leaves)
+
+    @tf.custom_gradient
+    def unless(*given: Any) -> Any:
+        """Select the leaf where the factor is one: a product flushes small numbers. The derivative is the product's."""
+        rows = zip(by, given[:count], given[count:], strict=True)
+        found = [Namespace.where(ones[id(own)], leaf, new) for own, leaf, new in rows]
+        return found, lambda *upstream: [*[None] * count, *upstream]
+
+    return list(unless(*leaves, *made))
 
 
-@tf.custom_gradient
-def _unless(one: Any, leaf: Any, new: Any) -> Any:
-    """Select the leaf where the factor is one: a product flushes small numbers. The derivative is the product's."""
-    return Namespace.where(one, leaf, new), lambda upstream: (None, None, upstream)
-
-
-def _products(leaves: Sequence[Any], by: Sequence[Factor | None], far: Any) -> list[Any]:
-    """Products in the leaves' dtypes; None is one. On CPUs, the steps of factors in tensors are in a branch."""
-    made = list(map(_times, leaves, by))
-    if far is None or not _branches():
-        return made
-    rows = enumerate(zip(leaves, by, strict=True))
-    traced = {i: (leaf, own.whole) for i, (leaf, own) in rows if own is not None and tf.is_tensor(own.whole)}
-    if all(dtype_name(leaf) in DOUBLE for leaf, _ in traced.values()):
-        return made
-
-    def far_off() -> list[Any]:
-        numbers = {id(whole): whole for _, whole in traced.values() if whole.shape.rank == 0}
-        split = elementwise.split(Namespace, tf.stack([*numbers.values()])) if numbers else None
-        own = dict(zip(numbers, _unstacked(split, len(numbers)) if split else (), strict=True))
-        return [elementwise.times(Namespace, leaf, own.get(id(whole), whole)) for leaf, whole in traced.values()]
-
-    return put(made, traced, running.cond(far, far_off, lambda: [made[i] for i in traced]))
-
-
-def _times(leaf: Any, factor: Factor | None) -> Any:
+def _times(leaf: Any, factor: Factor) -> Any:
     """A product; with a known factor, not merged with the next one, to one with a constant out of range."""
-    if factor is None:
+    if isinstance(factor.whole, np.ndarray) and factor.whole == 1.0:
         return leaf
     single = len(factor.steps) == 1 and leaf.dtype == tf.float32
     # The operator takes three times as long as the op.
@@ -125,17 +99,29 @@ def _times(leaf: Any, factor: Factor | None) -> Any:
     return new if near else elementwise.by_parts(Namespace, Namespace.no_reassociation, new)
 
 
+def _in_double(leaf: Any, factor: Any) -> Any:
+    """A product in float64, rounded once."""
+    raw = tf.raw_ops  # their wrappers take a sixth of the time of a trace
+
+    def real(part: Any) -> Any:
+        return raw.Cast(x=raw.Mul(x=raw.Cast(x=part, DstT=tf.float64), y=factor), DstT=part.dtype)
+
+    return elementwise.by_parts(Namespace, real, leaf)
+
+
 def _branches() -> bool:
     """Whether a branch takes less time than the steps that it skips."""
     return running.has_only_cpus() and not running.is_xla()
 
 
-def _known(value: float | None) -> Any:
-    """A number on the host and its steps; None for one."""
-    if value is None or value == 1.0:
-        return None
+def _known(value: float) -> Factor:
+    """A number on the host and its steps."""
     steps = [tf.constant(np.array(step, np.float32)) for step in in_steps(NUMPY, value)]
     return Factor(np.array(value), steps)  # of a Python float, TensorFlow takes 0.0 for -0.0
+
+
+def _weight(number: Any) -> Factor | None:
+    return number if number is None else _known(number) if is_read(number) else elementwise.split(Namespace, number)
 
 
 def _split(factors: Any) -> tuple[Any, Factor]:
@@ -172,13 +158,8 @@ def packs(leaves: Sequence[Any], keys: Sequence[Any]) -> list[list[int]]:
         count = leaf.shape.num_elements() if fits else None
         return None if count is None or count > _SMALL else (leaf.dtype, key)
 
-    return grouped(list(map(kind, leaves, keys)), _FEW)
-
-
-def grouped(kinds: Sequence[Any], least: int) -> list[list[int]]:
-    """Group positions of one kind; fewer than so many, and those of the kind None, are by themselves."""
-    groups = places_of([i if kind is None else kind for i, kind in enumerate(kinds)]).values()
-    return [own for group in groups for own in ([group] if len(group) >= least else [[i] for i in group])]
+    kinds = places_of([i if own is None else own for i, own in enumerate(map(kind, leaves, keys))])
+    return [own for group in kinds.values() for own in ([group] if len(group) >= _FEW else [[i] for i in group])]
 
 
 def _joined(leaves: Sequence[Any]) -> Any:
