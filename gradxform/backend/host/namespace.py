@@ -342,9 +342,9 @@ def norms_over(leaves: Sequence[Any], axes: Sequence[tuple[int, ...]], ord: floa
 
 def _squares_over(leaf: Any, axes: tuple[int, ...], narrow: bool) -> Any:
     """Return sums of squares over axes, of narrow numbers in parts: a large float64 array takes new pages."""
-    count = len(leaf) if narrow and leaf.size > threads.CACHED else 1
+    count = len(leaf) if narrow and leaf.size > threads.BLOCK else 1
     if count > 1:
-        step = max(threads.CACHED * count // leaf.size, 1)
+        step = max(threads.BLOCK * count // leaf.size, 1)
         parts = [leaf[start : start + step] for start in range(0, count, step)]
         sums = functools.partial(_squares_over, axes=axes, narrow=narrow)
         found = threads.spread(sums, parts, [part.size for part in parts])
