@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_bits, assert_ulp, f32, one_sentence, tensors
+from support import assert_bits, assert_ulp, call, f32, one_sentence, tensors
 
 import gradxform as gx
 
@@ -29,6 +29,15 @@ def test_both_placements(framework: str) -> None:
     for unit in (1.0, 2.0**-100):  # float32 has no product of two such numbers
         (decayed,) = gx.add_decayed_weights(0.5, cautious=True)([updates * unit], params=[gradients * unit])
         assert_ulp(decayed, f32(0.8, 0.5, 2.1, -0.1) * np.float32(unit))
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+@pytest.mark.parametrize("size", [8e-25, 1e-36])
+def test_tiny_numbers_of_opposite_signs_do_not_decay(size: float, framework: str) -> None:
+    """Compilers join a product's constants, those of single numbers too."""
+    (gradient, param), decay = tensors(framework, [np.float32(size), np.float32(-1.5e-18)]), gx.add_decayed_weights
+    decayed = call(framework, "compiled", lambda *given: decay(0.14, cautious=True)(*given), [gradient], [param])
+    assert_bits(decayed, [np.float32(size)])
 
 
 def test_all_that_agree_keep_every_bit() -> None:
@@ -89,9 +98,9 @@ def test_in_place_in_numpy() -> None:
 @pytest.mark.parametrize("tx", [gx.cautious(), gx.chain(gx.scale(0.5), gx.masked(gx.cautious(), "**"))])
 def test_without_gradients_the_error_says_what_to_write(tx: Any) -> None:
     assert "gradients" in tx.traits.needs
-    for call in (lambda: tx([UPDATES]), lambda: tx.update([UPDATES]), lambda: gx.numpy.apply_(tx, [UPDATES.copy()])):
+    for one in (lambda: tx([UPDATES]), lambda: tx.update([UPDATES]), lambda: gx.numpy.apply_(tx, [UPDATES.copy()])):
         with pytest.raises(ValueError, match=r"cautious .*gradients=gradients.*on='updates'") as it:
-            call()
+            one()
         one_sentence(str(it.value))
 
 
