@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.proof.extended import each, narrowed, number
+from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import Leaf, Sum, by, coefficient, limit_all, norm_of, stored
 
 Memory = dict[Any, Any]
@@ -47,6 +47,8 @@ def _mars(
     for leaf in leaves:
         old, before[leaf.path] = before.get(leaf.path, leaf.nothing()), leaf.summed(leaf)
         leaf.become(leaf.summed(by(leaf, 1 + change), by(old, -change)))
+        if not change:  # zero times an infinite difference
+            leaf.chosen(np.isfinite(size(leaf.value)), np.nan)
         leaf.limit(norm_of([leaf.value], 2), max_norm, leaf.is_single)
 
 
