@@ -25,10 +25,16 @@ _STATIC = ("formula", "function", "axes", "ord", "sides", "dtype")
 _NUMBERS = ("numbers", "factors", "low", "high")
 _ROWS = 32
 """Numbers of a vector that are made scalars by one reduction."""
+_PART = 128
+"""Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
 
 
-def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a backend that compiles once for each structure of its arguments."""
+def compiled(kernel: Callable[..., Any], each: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return a method of a backend that compiles once for each structure of its arguments.
+
+    With `each`, the names of arguments with an item for each leaf, or columns of them, eager code computes many leaves
+    some at a time: XLA compiles small kernels faster, and one for all parts that are alike.
+    """
     names = list(inspect.signature(kernel).parameters)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -41,10 +47,32 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
         given |= {name: None for name in ("inplace", "out") if name in given}  # JAX writes into no array
         code = {name: given.pop(name) for name in sorted(given) if name in _STATIC or name not in names}
         static = tuple([(name, tuple(x) if isinstance(x, list) else x) for name, x in code.items()])
+        given |= {name: strong(given[name]) for name in _NUMBERS if name in given}
         with private.Scope():
-            return run(self, static, given | {name: strong(given[name]) for name in _NUMBERS if name in given})
+            first = given[each[0]] if each else []
+            parts = parts_of(len(first[0]) if each[:1] == ("columns",) else len(first), given)
+            if len(parts) < 2:
+                return run(self, static, given)
+            found: list[Any] = []
+            for part in parts:
+                some = {name: _of(given[name], part) for name in each if name in given}
+                found += run(self, static, given | some)
+            return found
 
     return call
+
+
+def parts_of(count: int, given: Any) -> list[slice]:
+    """Return the places of leaves that are computed together."""
+    size = _PART if count >= 2 * _PART and not is_traced(given) else count or 1
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _of(items: Any, part: slice) -> Any:
+    """Return the items of some leaves; a number is for all."""
+    if isinstance(items, (list, tuple)) and items and isinstance(items[0], (list, tuple)):
+        return [column[part] for column in items]
+    return items[part] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
 
 
 def strong(given: Any) -> Any:
@@ -153,12 +181,21 @@ def evaluated(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], 
     return formula(Namespace, *map(Namespace.float64, operands), **dict(static))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def by_number(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], operands: Sequence[Any]) -> Scalars:
+def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Scalars:
     """Evaluate a formula that declares `by_number` for one leaf at a time; static tuples have an item for each."""
-    given, found = list(map(scalars, operands)), []
-    for i in range(max([len(x.numbers) for x in given if isinstance(x, Scalars)])):
-        own = tuple([(name, x[i : i + 1] if isinstance(x, tuple) else x) for name, x in static])
-        number = evaluated(formula, own, [x[i] if isinstance(x, Scalars) else x for x in given])
-        found.append(jnp.reshape(number, ()))
+    count = max([len(x.numbers) for x in operands if isinstance(x, Scalars)])
+    columns = [x.numbers if isinstance(x, Scalars) else (x,) * count for x in operands]
+    kinds = [
+        tuple([(name, x[i : i + 1] if isinstance(x, tuple) else x) for name, x in sorted(static.items())])
+        for i in range(count)
+    ]
+    found: list[Any] = []
+    for part in parts_of(count, columns):
+        found += _by_number(formula, tuple(kinds[part]), [column[part] for column in columns])
     return Scalars(tuple(found))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _by_number(formula: Callable[..., Any], kinds: Sequence[Any], columns: Sequence[Sequence[Any]]) -> list[Any]:
+    rows = zip(kinds, *columns, strict=True)
+    return [jnp.reshape(evaluated(formula, static, row), ()) for static, *row in rows]

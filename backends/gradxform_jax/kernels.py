@@ -30,15 +30,22 @@ from gradxform_jax.norms import norm
 _OPTAX = "optax.clip_by_global_norm"
 
 
+_by_leaf = functools.partial(compiled, each=("leaves", "factors"))
+
+
 class JAX(Plain):
     """JAX, one jitted function a kernel."""
 
-    clip, each = compiled(Backend.clip), compiled(Backend.each)
+    each = compiled(Backend.each, ("columns",))
+    clip = compiled(Backend.clip, ("leaves", "factors"))
 
-    @compiled
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The leaves' norms, as scalars."""
-        return Scalars(tuple([_norm(leaf, None, ord) for leaf in leaves]))
+        return Scalars(tuple(self._each_norm(leaves, ord)))
+
+    @_by_leaf
+    def _each_norm(self, leaves: Sequence[Any], ord: float) -> list[Any]:
+        return [_norm(leaf, None, ord) for leaf in leaves]
 
     @compiled
     def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float, of: Any = None) -> Any:
@@ -46,7 +53,7 @@ class JAX(Plain):
         ((leaf,), (over,)) = leaves, axes
         return norm(leaf, over, ord)
 
-    @compiled
+    @_by_leaf
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
         each = [_factor(factors[i]) for i in range(len(leaves))] if factors.ndim else [_factor(factors)] * len(leaves)
@@ -65,11 +72,11 @@ class JAX(Plain):
             pairs = zip(leaves, divisors, strict=True)
             return [leaf / lax.convert_element_type(divisor, leaf.real.dtype) for leaf, divisor in pairs]
 
-    @compiled
+    @functools.partial(compiled, each=("leaves", "divisors"))
     def _quotients(self, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         return list(map(_quotient, leaves, map(Namespace.float64, divisors)))
 
-    @compiled
+    @functools.partial(compiled, each=("columns", "factors"))
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
@@ -105,7 +112,7 @@ class JAX(Plain):
                 out[i] = _of_leaf(formula, leaves[i], own, dtype, static)
         return out
 
-    @compiled
+    @functools.partial(compiled, each=("leaves", "counts"))
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf.
 
@@ -127,10 +134,12 @@ class JAX(Plain):
                 vector = scalars(given[0]) if isinstance(static["index"], tuple) else given[0]
                 if isinstance(vector, Scalars):
                     return vector[static["index"]]
+            many = getattr(formula, "by_number", False) and any([isinstance(x, Scalars) for x in given])
+            if many and not symbolic:
+                return by_number(formula, list(map(scalars, given)), static)
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *given, **static)
-            many = getattr(formula, "by_number", False) and any([isinstance(x, Scalars) for x in given])
-            return (by_number if many else evaluated)(formula, tuple(sorted(static.items())), given)
+            return evaluated(formula, tuple(sorted(static.items())), given)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""

@@ -293,6 +293,14 @@ def _many_leaves(count: int) -> Any:
     return [(rng.standard_normal((3, 5)) * 10.0 ** (i % 7 - 3)).astype(np.float32) for i in range(count)]
 
 
+def test_many_leaves_are_compiled_in_parts() -> None:
+    """Twice as many leaves of one shape take no other programs but that of the norms and those for a vector."""
+    tx = gx.chain(gx.clip_value(2.0), gx.clip_norm(1.0), gx.scale(0.5))
+    few, many = (list(map(jnp.asarray, _many_leaves(count))) for count in (64 * 5, 64 * 10))
+    jax.block_until_ready(tx(few))
+    assert count_compilations(lambda: tx(many)) <= 3
+
+
 @pytest.mark.parametrize("tx", [gx.clip_adagc(warmup=1), gx.clip_percentile(50.0, per_leaf=True)], ids=repr)
 def test_limits_of_many_leaves_take_no_slice_each(tx: Any) -> None:
     """XLA compiles each slice of a vector by itself: 300 leaves took 11 s."""
