@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -304,9 +304,8 @@ class Attached:
             return None
         self._parameters(optimizer)
         state, own = group[key], _by_path(self._state)
-        if isinstance(state, dict):
-            inside = {_inside(path): path for path in own}
-            state = {path if path in own else inside.get(_inside(path), path): leaf for path, leaf in state.items()}
+        if isinstance(state, dict) and (saved := _inside(state)).keys() == (names := _inside(own)).keys():
+            state = {path: state[saved[inside]] for inside, path in names.items()}
         why = f"the state_dict has a state that is not of {self.tx!r}"
         drop = f"drop its state: write param_groups[0].pop({key!r}), of the state_dict or the optimizer"
         return _fitted(state, self._state, why, f"Attach the transform of that run, or {drop}")
@@ -421,9 +420,15 @@ def _fitted(state: Any, like: Any, why: str, advice: str) -> Any:
         raise ValueError(f"torch.attach: {why}: {where}. {advice}") from error
 
 
-def _inside(path: str) -> str:
-    """A path in the model that DistributedDataParallel or `torch.compile` wraps."""
-    return "/".join([key for key in path.split("/") if key not in ("module", "_orig_mod")])
+def _inside(paths: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Paths by those in the model that DistributedDataParallel or `torch.compile` wraps, each followed by its twins."""
+    found: dict[tuple[str, ...], str] = {}
+    for path in sorted(paths, key=lambda path: (len(path), path)):
+        inside = tuple([key for key in path.split("/") if key not in ("module", "_orig_mod")])
+        while inside in found:  # a model may have a "module" of its own, whose paths stay longer when wrapped
+            inside += ("module",)
+        found[inside] = path
+    return found
 
 
 def _place_of(parameters: Parameters) -> Sequence[tuple[str, Any, Any]]:

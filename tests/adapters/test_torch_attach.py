@@ -398,6 +398,7 @@ def test_a_state_is_loaded_within_and_without_what_wraps_a_model(wrapped: Any) -
     runs = []
     for made in (wrapped, lambda model: model):
         model = Model()
+        model.module = torch.nn.ParameterDict({"scale": torch.ones(1, 3)})  # a twin, under the name of a wrapper
         optimizer = torch.optim.AdamW(made(model).named_parameters(), lr=0.1)
         tx = gx.chain(gx.freeze("**/0/bias"), gx.clip_percentile(50.0, 3, per_leaf=True), gx.trace(0.5))
         runs.append((model, optimizer, gx.torch.attach(optimizer, tx)))
