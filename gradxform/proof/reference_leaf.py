@@ -147,8 +147,10 @@ class Leaf:
         """The term of numbers that are computed in float32, whatever the dtype."""
         return sizes if self.is_single else sizes * _AS_SINGLE
 
-    def kept(self, value: Any) -> Any:
-        """Round a value to the dtype of the leaf's sums, through float64."""
+    def kept(self, value: Any, rounds: bool = True) -> Any:
+        """Round a value to the dtype of the leaf's sums, through float64; `rounds` is False where it may stay."""
+        if not rounds and _APPLIED[-1].rng is None:
+            return value
         return self._kept(value, each(lambda part: _sizes(part) * (0.5 if self.is_single else 1.0), value))
 
     def _kept(self, value: Any, term: Any, rounds: bool = True) -> Any:

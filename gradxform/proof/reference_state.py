@@ -133,7 +133,8 @@ def _normalize_neurons(leaves: Sequence[Leaf], decay: float = 0.95, axes: Any = 
         leaf.become(by(leaf, factor))
         sizes = np.where(np.isfinite(leaf.value), np.abs(leaf.value), 0)
         least = np.where(sizes < kind.tiny, kind.tiny, 0)  # with factors of one, it is not rounded
-        leaf.become(Sum(leaf.kept(leaf.value), leaf.term + (2 * sizes * (unsure + every) + least).astype(np.float64)))
+        value = leaf.kept(leaf.value, rounds=bool(np.any(np.abs(factor - 1) > 2.0**-20)))
+        leaf.become(Sum(value, leaf.term + (2 * sizes * (unsure + every) + least).astype(np.float64)))
 
 
 def _norms(x: Any, axes: tuple[int, ...]) -> Any:
