@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.constants import BETTER, TELLING_UNITS
+from gradxform.comparing.constants import BETTER, OPTIMIZER_ELEMENTS, TELLING_UNITS
 
 _MOMENTA = (0.5, 0.8, 0.9, 0.95, 0.99)
 _BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0.8, 0.999), (0.5, 0.999), (0.0, 0.999))
@@ -108,7 +108,9 @@ def _predicted(s: Setting, run: Run) -> Setting:
     size = np.abs(run.moves) + run.unit * np.abs(run.parameters)  # a parameter that starts at zero may stay there
     quantile = 0.95 if s.family == "Lion" else 0.5  # of nearly all signs, of most elements else
     left = np.abs(moves - run.moves) / np.maximum(size, 1e-300)
-    return s._replace(error=float(np.quantile(left, quantile, axis=1).max()))
+    small = np.argsort(np.abs(run.gradients[0]))[:OPTIMIZER_ELEMENTS]  # all others may be signs by a clip by value
+    is_near = np.median(left[0, small]) < 1 / BETTER
+    return s._replace(error=float(np.quantile(left, quantile, axis=1).max()) if is_near else np.inf)
 
 
 _LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))

@@ -166,6 +166,7 @@ def test_adam_beside_sgd(steps: int, tmp_path: Path) -> None:
         (adam(), adam(epsilon=1e-3), set()),  # the first may be Lion
         (lion(), adam(1e-3), set()),
         (sgd(), sgd(momentum=0.9, nesterov=True), set()),
+        (sgd(), lambda step, name, g, p: 0.1 * np.clip(g, -1.3e-3, 1.3e-3), set()),  # 95% are signs
     ],
 )
 def test_what_one_step_of_an_optimizer_tells(one: Any, other: Any, kinds: set[str], tmp_path: Path) -> None:
