@@ -184,6 +184,8 @@ def _difference(e: Evidence, at: Parting, runs: list[Run], batches: int) -> Find
     )
     text += f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
     text += "." if proven else ". Other settings may move so as well: record more steps to decide."
+    if count == 1 and kind == "epsilon":
+        text += " One added before the bias correction, as in Keras, looks 1 / sqrt(1 - second beta) times as large."
     certain = proven and (batches == 1 or kind != "epsilon")  # which a mean in one run looks like
     return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
 
