@@ -88,7 +88,7 @@ def test_the_norm_is_right_everywhere(
     assert abs(float(found) / NORM - 1) < 6e-8  # half a ULP of float32
 
 
-@pytest.mark.parametrize("factor", [1e-30, 1e30, np.where(np.arange(SIZE) < 7, 1e6, 1.0)])
+@pytest.mark.parametrize("factor", [1e-30, 1e30, np.where(np.arange(SIZE) < 7, 6.18e6, 1.0)])
 def test_slices_that_need_float64(factor: Any) -> None:
     leaf = (LEAF * factor).astype(np.float32)
     exact = np.sqrt(np.sum(leaf.astype(np.longdouble) ** 2))
