@@ -195,9 +195,11 @@ class Evidence(Comparison):
         return one, two
 
     def is_shifted(self, tree: str, step: int, other: int) -> bool:
-        """Whether a tree of A at a step is that of B at another, and much nearer to it than to B's of that step."""
-        far, usual = (self.sampled(range(len(self.pairs)), tree, step, at)[::-1] for at in (other, step))
-        return (distance := apart(*far)) <= self.limit and constants.NEARER * distance < apart(*usual)
+        """Whether a tree of A at a step is that of B at another, and much nearer than at that and the first step."""
+        every, first = range(len(self.pairs)), self.steps[0]  # where a run that hardly moves is as the other
+        far, *usual = (self.sampled(every, tree, *at)[::-1] for at in ((step, other), (step, step), (first, first)))
+        distance = apart(*far)
+        return distance <= self.limit and all(constants.NEARER * distance < apart(*both) for both in usual)
 
     @functools.cached_property
     def later(self) -> list[int]:

@@ -279,15 +279,19 @@ def test_a_mean_over_steps_is_no_certain_factor(steps: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_parameters_recorded_after_the_step_are_no_certain_other_start(steps: int, tmp_path: Path) -> None:
-    one, other = gx.record(tmp_path / "a"), gx.record(tmp_path / "b")
+    one, other, slow = (gx.record(tmp_path / name) for name in "abc")
     parameters = normal(99)
     for step in range(steps):
         gradients, before = normal(step), parameters
+        still = {path: np.float32(p - 1e-6 * step * gradients[path]) for path, p in normal(99).items()}
+        slow(step, gradients=gradients, parameters=still, loss=np.float32(2.0))
         parameters = {path: np.float32(p - 0.01 * gradients[path]) for path, p in before.items()}
         one(step, gradients=gradients, parameters=before, loss=np.float32(2.0))
         other(step, gradients=gradients, parameters=parameters, loss=np.float32(2.0))
     found = gx.compare(tmp_path / "a", tmp_path / "b")
     assert not found.within and certain(found) == ({"late_parameters"} if steps > 1 else set()), str(found)
+    assert "late_parameters" not in certain(gx.compare(tmp_path / "a", tmp_path / "c"))
+    assert "late_parameters" not in certain(gx.compare(tmp_path / "c", tmp_path / "a"))
 
 
 def test_rates_of_each_step_may_be_a_clip(tmp_path: Path) -> None:
