@@ -107,9 +107,10 @@ def _clip_spikes(
         old = averages.get(leaf.path, leaf.nothing())
         x = each(limited_to, leaf.value, old.value)
         same, new = each(np.equal, x, leaf.value), each(root, x, old.value)
-        averages[leaf.path] = leaf.summed(Sum(new, each(unsure, new, x, old.value, leaf.term, old.term)))
-        clipped = leaf.summed(Sum(x, by(old, math.sqrt(threshold)).term))
-        leaf.become(Sum(leaf.kept(x), each(np.where, same, leaf.term, clipped.term)))
+        limit = by(old, math.sqrt(threshold)).term
+        terms = each(np.where, same, leaf.term, limit)
+        averages[leaf.path] = leaf.summed(Sum(new, each(unsure, new, x, old.value, terms, old.term)))
+        leaf.become(Sum(leaf.kept(x), each(np.where, same, leaf.term, leaf.summed(Sum(x, limit)).term)))
 
 
 def _normalize_neurons(leaves: Sequence[Leaf], decay: float = 0.95, axes: Any = None, *, memory: Memory) -> None:

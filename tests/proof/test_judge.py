@@ -70,6 +70,8 @@ def test_a_term_is_the_largest_of_a_sum_carried_through_factors_and_steps() -> N
     assert terms("chain(add_decayed_weights(1.0), clip_value(1.2))", [-2.0, 1.0]) == [[3.0, 0.0]]
     assert terms("masked(trace(0.5), 'v')", [1.0, 2.0], [1.0, 2.0]) == [[0.0, 0.0]] * 2
     assert terms("trace(0.5)", [4.0, 8.0], [1.0, 1.0], [0.0, 0.0]) == [[4.0, 8.0], [4.0, 8.0], [3.5, 6.5]]
+    limited = terms("clip_spikes(4.0, 0.0, warmup=1)", [1.0, 1.0], [9.0, 1.0], [99.0, 1.0])
+    assert limited == [[0.0, 0.0], [4.0, 0.0], [12.0, 0.0]]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
