@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +17,9 @@ import numpy as np
 
 from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
-from gradxform.backend.protocol import Backend, Columns, Given, Row, Steps
+from gradxform.backend.protocol import Backend, Columns, Given, Row, Steps, grouped
 from gradxform.numerics import Array, norms, ranking, sums_dtype
-from gradxform.numerics.elementwise import Formula, in_steps, product, weighted, weights_of
+from gradxform.numerics.elementwise import Formula, in_steps, product, weighted
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
@@ -32,6 +34,7 @@ _Found = tuple[Any, _Kernel]
 """The dtype of results, and the kernel that computes them."""
 _Work = tuple[_Kernel, Sequence[Any], Any]
 """A kernel, elements, and the array for the results."""
+_Step = tuple[int, list[int], list[Any], Any]
 
 
 class Block(Namespace):
@@ -57,6 +60,8 @@ class Block(Namespace):
 
 
 _WHOLE = Block()
+_NEW = itertools.repeat(None)
+"""In place of given arrays: new ones."""
 
 
 def of_leaves(
@@ -66,11 +71,13 @@ def of_leaves(
 
     `into`: arrays for the results, used where they fit; they may be among the columns.
     """
-    kinds = None if formula is weighted else list(map(_kind, zip(*columns, strict=True), factors))
+    if formula is weighted:
+        return _combined(columns, numbers, factors, into)
+    kinds = list(map(_kind, zip(*columns, strict=True), factors))
 
     def kernel_of(dtype: Any, factor: Any) -> _Found:
         kind = _summed(dtype)
-        real = _kernel(formula, kind.char.lower(), numbers, factor, static)
+        real = _kernel(formula, np.dtype(kind.char.lower()), numbers, factor, static)
         return kind, functools.partial(_by_parts, real) if kind.kind == "c" else real
 
     return _apply(kernel_of, columns, factors, kinds, into)
@@ -80,39 +87,6 @@ def _by_parts(kernel: _Kernel, xp: Any, out: Any, *some: Any) -> None:
     """Compute complex elements by parts."""
     kernel(xp, out.real, *[part.real for part in some])
     kernel(xp, out.imag, *[part.imag for part in some])
-
-
-def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
-    """Overwrite arrays of float32 or float64 with weighted sums, block by block; False if one does not fit."""
-    rows = zip(*columns, strict=True)
-    if not all([row[0].dtype.char in "fd" and _fitting(x, row[0], row[0].dtype) is x for row in rows for x in row]):
-        return False
-
-    def kernel_of(dtype: Any, factor: Any) -> _Found:
-        return dtype, functools.partial(_in_turn, [_sum(*step, dtype, factor) for step in steps])
-
-    count = len(columns[0])
-    each = [None] * count if factors is None else np.broadcast_to(np.asarray(factors, "d"), count).tolist()
-    _apply(kernel_of, columns, each, None, columns[0])
-    return True
-
-
-def _sum(target: int, terms: Mapping[int, Any], dtype: Any, factor: Any) -> tuple[int, list[int], _Kernel | None]:
-    """Return a step's target, the columns that it adds up, and the kernel; None for zeros."""
-    if not terms:
-        return target, [], None
-    return target, list(terms), _summing(weights_of(NUMPY, list(terms.values()), factor if 0 in terms else None), dtype)
-
-
-def _in_turn(sums: Sequence[tuple[int, list[int], _Kernel | None]], xp: Any, out: Any, *given: Any) -> None:
-    """Overwrite elements of columns step by step; the last column is temporary, and read once."""
-    columns: list[Any] = [*given, None]
-    for target, terms, total in sums:
-        if total is None:
-            columns[target].fill(0.0)
-        else:
-            spare = columns[-1] if terms[-1] == len(given) and given[0].ndim else None  # else a scalar
-            columns[target] = total(xp, columns[target], *[columns[term] for term in terms], spare=spare)
 
 
 def _exactly(factor: Any) -> Any:
@@ -133,12 +107,11 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
 
 @namespace.QUIET
 def _apply(
-    kernel_of: Callable[[Any, Any], _Found], columns: Columns, factors: Row, kinds: Given, into: Given = None
+    kernel_of: Callable[[Any, Any], _Found], columns: Columns, factors: Row, kinds: Row, into: Given = None
 ) -> list[Any]:
     """Apply kernels to leaves and the arrays beside them; to small leaves of one kind at once.
 
-    `kernel_of` takes a leaf's dtype and factor, and returns the dtype of the results and the kernel. Kinds are None for
-    sums, which take few calls for a leaf, and have few temporary arrays.
+    `kernel_of` takes a leaf's dtype and factor, and returns the dtype of the results and the kernel.
     """
     leaves, out, work, made = columns[0], list[Any]([None] * len(factors)), list[_Work](), dict[Any, _Found]()
 
@@ -148,7 +121,7 @@ def _apply(
             made[key] = kernel_of(leaves[i].dtype, factors[i])
         return made[key]
 
-    for places in threads.together([leaf.size for leaf in leaves], kinds) if kinds else ():
+    for places in threads.together([leaf.size for leaf in leaves], kinds):
         joined = [np.concatenate([column[i] for i in places], axis=None) for column in columns]
         dtype, kernel = known(places[0])
         found, start = np.empty(joined[0].size, dtype), 0
@@ -160,22 +133,18 @@ def _apply(
     for i, row in enumerate(zip(*columns, strict=True)):
         if out[i] is None:
             leaf, (dtype, kernel) = row[0], known(i)
-            own = None if into is None else _fitting(into[i], leaf, dtype)
-            if kinds is None and leaf.size <= BLOCK and type(leaf) is np.ndarray and dtype.kind == "f":
-                out[i] = np.asarray(kernel(_WHOLE, own, *row))
-            else:
-                out[i] = _empty(leaf, dtype) if own is None else own
-                work.append((kernel, row, out[i]))
+            fits = into is not None and _fit([into[i]], [leaf], [dtype])
+            out[i] = into[i] if into is not None and fits else _empty(leaf, dtype)
+            work.append((kernel, row, out[i]))
     if work:
-        _do(work, BLOCK if kinds else threads.BLOCK)
+        _do(work)
     return out
 
 
-def _fitting(given: Any, leaf: Any, kind: Any) -> Any:
-    """A given array, if it fits the results of a leaf; else None."""
-    if type(given) is not np.ndarray or given.dtype != kind or given.shape != leaf.shape or not given.flags.carray:
-        return None
-    return given
+def _fit(arrays: Row, leaves: Row, kinds: Row) -> bool:
+    """Whether the results of leaves fit given arrays."""
+    same = {*map(type, arrays)} == {np.ndarray} and [x.dtype for x in arrays] == kinds
+    return same and all([x.shape == leaf.shape and x.flags.carray for x, leaf in zip(arrays, leaves, strict=True)])
 
 
 @functools.cache
@@ -191,11 +160,8 @@ def _empty(leaf: Any, dtype: Any) -> Any:
     return np.empty_like(leaf, dtype, "K" if whole else "C", subok=False)
 
 
-def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
-    """Return the kernel of a formula of real elements, in a dtype of sums: "f" or "d"."""
-    dtype = np.dtype(kind)
-    if formula is weighted:
-        return _summing(weights_of(NUMPY, numbers, factor), dtype)
+def _kernel(formula: Formula, dtype: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> _Kernel:
+    """Return the kernel of a formula of real elements, in a dtype of sums."""
     given = [dtype.type(number) for number in numbers]
 
     def computed(xp: Any, out: Any, *some: Any) -> None:
@@ -206,45 +172,9 @@ def _kernel(formula: Formula, kind: str, numbers: Sequence[Any], factor: Any, st
     return computed
 
 
-def _summing(weights: Sequence[Any], dtype: Any) -> _Kernel:
-    """Return the kernel of a sum of elements times weights; it subtracts the last ones if their weight is -1."""
-    by = [_steps(weight, dtype, len(weights) == 1) for weight in weights]
-    if len(by) > 1 and isinstance(weights[-1], float) and weights[-1] == -1.0:
-        return functools.partial(_combined, dtype, [*by[:-1], []], np.subtract)
-    return functools.partial(_combined, dtype, by, np.add)
-
-
-def _steps(weight: Any, dtype: Any, alone: bool) -> list[Any]:
-    """Return what to multiply by: nothing for a weight of one, unless the product is to be a copy."""
-    if getattr(weight, "ndim", 0):
-        return [np.array(weight, dtype)]
-    known = 1.0 if weight is None else float(weight)
-    if known == 1.0 and not alone:
-        return []
-    return [np.array(step, dtype) for step in (in_steps(NUMPY, known) if dtype.char == "f" else [known])]
-
-
-def _combined(dtype: Any, weights: Sequence[Any], join: Any, xp: Any, out: Any, *some: Any, spare: Any = None) -> Any:
-    """Return the sum of elements times weights, in an array if one is given, which may be one of the elements.
-
-    `join` adds or subtracts the last elements, and `spare` may be overwritten by their product.
-    """
-    free = out is not None and not any([np.may_share_memory(x, out) for x in some[:-1]])
-    into, total = out if free else spare, None  # large temporary arrays take new pages each time
-    for rank in range(len(some) - 1, -1, -1):
-        x = some[rank] if some[rank].dtype == dtype else some[rank].astype(dtype)
-        for step in weights[rank]:
-            x = np.multiply(x, step, into if total is None else None)
-        if total is None:
-            total = x
-        else:
-            total, join = join(x, total, into if rank else out), np.add
-    return total
-
-
-def _do(work: Sequence[_Work], step: int) -> None:
-    """Fill the arrays, in blocks of so many elements; in larger ones by several threads if there are many."""
-    step = threads.BLOCK if threads.worth(2, sum([out.size for _, _, out in work])) else step
+def _do(work: Sequence[_Work]) -> None:
+    """Fill the arrays, in blocks; in larger ones by several threads if there are many."""
+    step = threads.BLOCK if threads.worth(2, sum([out.size for _, _, out in work])) else BLOCK
     blocks = [block for each in work for block in _blocks(*each, step)]
     threads.spread(lambda block: block[0](), blocks, [size for _, size in blocks])
 
@@ -259,6 +189,120 @@ def _blocks(kernel: _Kernel, row: Sequence[Any], out: Any, step: int) -> Iterato
         own = slice(start, start + step)
         parts = [part[own] if np.ndim(part) else part for part in flat]
         yield functools.partial(kernel, Block(start), found[own], *parts), found[own].size
+
+
+# --- sums of leaves times numbers: one pass per term, for as many small leaves at a time as fit the cache -------------
+
+
+def overwrite(columns: Columns, steps: Steps, factors: Any = None) -> bool:
+    """Overwrite arrays of float32 or float64 with weighted sums, step by step; False if one does not fit."""
+    leaves, count = columns[0], len(columns[0])
+    kinds = [leaf.dtype for leaf in leaves]
+    if not all([kind.char in "fd" for kind in kinds]) or not all([_fit(column, leaves, kinds) for column in columns]):
+        return False
+    each = [None] * count if factors is None else np.broadcast_to(np.asarray(factors, "d"), count).tolist()
+    _sums(columns, steps, each)
+    return True
+
+
+def _combined(columns: Columns, numbers: Row, factors: Row, into: Given) -> list[Any]:
+    """Add up products of columns and weights, in the given arrays if all fit."""
+    target = len(columns)
+    if into is not None and _fit(into, columns[0], [_summed(leaf.dtype) for leaf in columns[0]]):
+        target = next((k for k, column in enumerate(columns) if all(map(operator.is_, column, into))), target)
+        columns = [*columns, into] if target == len(columns) else columns
+    return _sums(columns, [(target, dict(enumerate(numbers)))], factors)
+
+
+@namespace.QUIET
+def _sums(columns: Columns, steps: Steps, factors: Row) -> list[Any]:
+    """Overwrite columns, which fit, and return those of the last step; of the temporary column new arrays."""
+    leaves, target = columns[0], steps[-1][0]
+    sizes, out = [leaf.size for leaf in leaves], [*(columns[target] if target < len(columns) else leaves)]
+    made: dict[Any, Any] = {}
+    work: list[Any] = []
+    rows = zip(leaves, factors, strict=True)
+    keys = [(leaf.dtype, leaf.ndim > 0, by if by is None else _exactly(by)) for leaf, by in rows]
+    for places in grouped(sizes, keys, threads.CACHED, threads.CACHED):
+        some, (leaf, key) = [[column[i] for i in places] for column in columns], (leaves[places[0]], keys[places[0]])
+        kind = _summed(leaf.dtype)
+        if key not in made:
+            made[key] = [_step(*step, np.dtype(kind.char.lower()), factors[places[0]]) for step in steps]
+        if target == len(columns) and (leaf.size > threads.BLOCK or kind.kind == "c"):
+            some.append([_empty(leaves[i], kind) for i in places])
+        run = functools.partial(_in_turn, made[key], kind)
+        if leaf.size > threads.BLOCK:
+            row = [x for (x,) in some]
+            out[places[0]], places = row[target], []
+            blocks = _blocks(lambda _, __, *some, run=run: run([[x] for x in some]), row, row[target], threads.BLOCK)
+            work += [(*block, places) for block in blocks]
+        else:
+            work.append((functools.partial(run, some), sum([x.size for x in some[0]]), places))
+    found = threads.spread(lambda item: item[0](), work, [size for _, size, _ in work])
+    for (_, _, places), new in zip(work, found, strict=True):
+        for i, x in zip(places, new, strict=False):
+            out[i] = np.asarray(x)
+    return out
+
+
+def _step(target: int, terms: Mapping[int, Any], dtype: Any, factor: Any) -> _Step:
+    """Return a step's target and columns, what to multiply each by, and what joins the last one: a weight of -1."""
+    weights = [x if x is None or isinstance(x, (int, float)) else np.asarray(x, "d") for x in terms.values()]
+    if factor is not None and 0 in terms:
+        weights[0] = factor if weights[0] is None else weights[0] * factor
+    less = len(weights) > 1 and isinstance(weights[-1], float) and weights[-1] == -1.0
+    by = [_numbers(weight, dtype, len(weights) == 1) for weight in (weights[:-1] if less else weights)]
+    return target, list(terms), [*by, []] if less else by, np.subtract if less else np.add
+
+
+def _numbers(weight: Any, dtype: Any, alone: bool) -> list[Any]:
+    """Return what to multiply by: nothing for a weight of one, unless the product is to be a copy."""
+    if getattr(weight, "ndim", 0):
+        return [np.array(weight, dtype)]
+    known = 1.0 if weight is None else float(weight)
+    if known == 1.0 and not alone:
+        return []
+    return [np.array(step, dtype) for step in (in_steps(NUMPY, known) if dtype.char == "f" else [known])]
+
+
+def _in_turn(steps: Sequence[_Step], kind: Any, given: Sequence[list[Any]]) -> list[Any]:
+    """Overwrite columns step by step; the column after those given is temporary, and read once. Complex by parts."""
+    columns: list[Any] = [*given, None]
+    if kind.kind == "c":
+        for part in (np.real, np.imag):
+            _in_turn(steps, kind.type().real.dtype, [list(map(part, column)) for column in given])
+        return columns[steps[-1][0]]
+    has_axes = given[0][0].ndim > 0  # else a product is a scalar
+    for target, terms, weights, join in steps:
+        out = columns[target]
+        if terms:
+            into = columns[terms[-1]] if terms[-1] == len(given) else out if target not in terms[:-1] else None
+            some = [columns[term] for term in terms]
+            columns[target] = _added(some, weights, join, kind, out, into, has_axes)
+        else:
+            for x in out:
+                x.fill(0.0)
+    return columns[target]
+
+
+def _added(columns: Row, weights: Row, join: Any, dtype: Any, out: Given, into: Given, has_axes: bool) -> list[Any]:
+    """Return sums of elements times weights, in arrays if some are given, which may be one of the columns.
+
+    `join` adds or subtracts the last column. The product of the last one may overwrite `into`.
+    """
+    total: Any = None
+    for rank in range(len(columns) - 1, -1, -1):
+        x = columns[rank]
+        if {part.dtype for part in x} != {dtype}:
+            x = [part.astype(dtype, copy=False) for part in x]
+        for step in weights[rank]:  # large temporary arrays take new pages each time
+            x = list(map(np.multiply, x, itertools.repeat(step), (into if total is None else None) or _NEW))
+        into = x if into is None and weights[rank] and has_axes else into
+        if total is None:
+            total = x
+        else:
+            total, join = list(map(join, x, total, (into if rank else out or into) or _NEW)), np.add
+    return total
 
 
 class Readable(Backend):
