@@ -61,7 +61,8 @@ class Plain(Containers):
     def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Fresh zeros, a NumPy scalar for a NumPy scalar; or the leaves, filled with zeros."""
         if not (inplace and _are_arrays(leaves)):
-            return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
+            some = [np.zeros(leaf.shape, leaf.dtype, "F" if leaf.flags.fnc else "C") for leaf in leaves]
+            return self.as_given(leaves, some)
         threads.spread(lambda leaf: leaf.fill(0.0), leaves, [leaf.size for leaf in leaves])
         return list(leaves)
 

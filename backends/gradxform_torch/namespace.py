@@ -148,7 +148,7 @@ class Namespace(Defaults):
             return x if same else x.to(self.device, self.dtype)
         if self.widest == "float32" and isinstance(x, np.ndarray):
             x = x.astype(np.float32)  # before it gets to a device that has no float64
-        if self._constants is None or np.ndim(x):  # under a compiler it may be a symbol, which nothing is asked of
+        if self._constants is None or not isinstance(x, (int, float)):  # a compiler's symbols are asked nothing
             return torch.as_tensor(x, dtype=self.dtype, device=self.device)
         key = float(x), math.copysign(1.0, x)
         if key not in self._constants:

@@ -134,6 +134,12 @@ class Plain(Backend):
         # A part of a vector is stored already; inductor for CUDA would store the first one instead.
         return found if formula is formulas.take else materialized(found)
 
+    def stored(self, value: Any, dtype: str, like: torch.Tensor) -> torch.Tensor:
+        """Convert a number or vector to a dtype; a known count or bool in one step."""
+        if isinstance(value, (bool, int, float)) and dtype in ("int32", "bool"):
+            return torch.full((), value, dtype=getattr(torch, dtype), device=like.device)
+        return super().stored(value, dtype, like)
+
     def from_numpy(self, array: Any, like: Any = None) -> torch.Tensor:
         """Copy to a tensor, on the device of another one; bfloat16 is copied by its bits."""
         array = np.array(array, order="C")

@@ -100,10 +100,8 @@ def _owner(view: Tree, old: Any) -> Backend:
 def advanced(view: Tree, count: Array) -> Array:
     """Increment a counter; it saturates at the largest int32."""
     backend = _owner(view, count)
-    dtype = backend.dtype(count)
-    with backend.scope():
-        xp = backend.namespace_of(count)
-        return xp.cast(xp.where(count < _MOST, count + 1, count), dtype)
+    xp, dtype = backend.namespace_of(count), backend.dtype(count)
+    return xp.cast(count + xp.cast(count < _MOST, dtype), dtype)
 
 
 def between(view: Tree, number: Any, low: float, high: float) -> Any:
