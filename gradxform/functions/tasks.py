@@ -129,7 +129,7 @@ def mgda(trees: Any) -> Any:
 
     The weights are computed in float64 from the inner products of all pairs, without iterations and without reading a
     value. A tree whose leaves are all None, and None in a tree, count as zero. A NaN or an infinity anywhere turns
-    everything into NaN. A gradient 1e150 times smaller than the largest counts as zero.
+    everything into NaN. A gradient 1e150 times smaller than the largest may count as zero.
 
     Args:
         trees: List of at most ten trees of equal structure and real floating dtype, one per task.
