@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,18 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it; each weight is split once, for all leaves."""
     given = [None] * len(columns[0]) if factors is None else factors
-    weights = {id(by): list(map(_weight, weights_of(Namespace, numbers, by))) for by in given}
-    rows = zip(zip(*columns, strict=True), given, strict=True)
-    sums = [weighted(Namespace, row, weights[id(by)]) for row, by in rows]
+    weights = {key: weights_of(Namespace, numbers, by) for key, by in {id(by): by for by in given}.items()}
+    traced = {id(x): _split(x) for row in weights.values() for x in row if x is not None and not is_read(x)}
+    rows = list(zip(zip(*columns, strict=True), given, strict=True))
+
+    def added(weight: Callable[[Any], Any]) -> list[Any]:
+        own = {key: list(map(weight, row)) for key, row in weights.items()}
+        return [weighted(Namespace, row, own[id(by)]) for row, by in rows]
+
+    sums = added(lambda x: traced[id(x)][1] if id(x) in traced else x if x is None else _known(x))
+    if traced and _branches():
+        far = tf.reduce_any([far for far, _ in traced.values()])
+        sums = running.cond(far, lambda: added(_weight), lambda: sums)
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
