@@ -336,6 +336,10 @@ class Backend(abc.ABC):
             xp = next((self.namespace_of(x) for x in operands if isinstance(x, self.types)), self.xp)
             return formula(xp, *map(xp.float64, operands), **static)
 
+    def evaluate(self, formula: Callable[..., Any], *operands: Any) -> Any:
+        """Compute a formula of the user's, which runs at each call: it may read what changes."""
+        return self.compute(formula, *operands)
+
     def peer_norm(self, function: str, leaves: Row, ord: float, axes: tuple[int, ...] | None) -> Array | None:
         """Return the global norm of leaves, or norms over axes of one leaf, by one of the framework's own functions.
 

@@ -320,7 +320,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
             agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)) or [(), ()], (), directions)
         share = dense.given(agreeing).average_norms(1)  # of ones
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
-        return kept.scaled(g.compute(_enlarging, share, between(g, eps, 0.0, 1.0)))
+        return kept.scaled(g.backend.compute(_enlarging, share.value, between(g, eps, 0.0, 1.0)))
 
     return stateless(rule, needs=("gradients",))
 

@@ -183,9 +183,9 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     """
 
     def rule(g: Tree, state: SkipLargeState, context: Context) -> tuple[Tree, SkipLargeState]:
-        norm = g.global_norm()
-        due = g.compute(_is_within, norm, clip_coefficient(norm, max_norm))
-        return counted_if(g, due, tx, state, context, g.compute(_in_all, state.total, due))
+        norm, compute = g.global_norm(), g.backend.compute
+        due = compute(_is_within, norm.value, clip_coefficient(norm, max_norm))
+        return counted_if(g, due, tx, state, context, compute(_in_all, state.total, due))
 
     def start(fresh: Fresh) -> SkipLargeState:
         return SkipLargeState(fresh.count(), fresh.flag(True), tx.init(fresh.params))

@@ -355,6 +355,17 @@ def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
     assert len(calls) == traced
 
 
+def test_schedules_and_formulas_of_ones_own_may_read_what_changes(framework: str) -> None:
+    grads, now = tensors(framework, [np.array([3.0, 4.0])]), {}
+    formula = functools.partial(lambda limits, xp, norm: limits["limit"] / norm, now)
+    own = gx.transform(lambda g: g.scaled(g.compute(formula, g.global_norm())))
+    for tx in (gx.clip_global_norm(lambda step: now["limit"]), own):
+        state = tx.init(grads)
+        for now["limit"] in (1.0, 2.0):
+            updates, state = tx.update(grads, state)
+            assert np.linalg.norm(array(updates[0])) == pytest.approx(now["limit"], rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_of_elements_may_be_float32_arrays(framework: str, dtype: str) -> None:
     grads = tensors(framework, [np.array([3.0, 4.0], dtype)])
