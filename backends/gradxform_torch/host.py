@@ -122,6 +122,6 @@ def _times(leaves: foreach.Tensors, own: bool, factors: float | list[float]) -> 
         return map(functools.partial(elementwise.times, Namespace(leaves[0].device)), leaves, each)
     if dtype.itemsize == 2:  # in place, torch would round the factors to half precision
         return foreach.times(leaves, False, factors)
-    one = len(distinct) == 1  # or torch would make a tensor for each leaf
-    by: Any = torch.from_numpy(np.array(distinct.pop(), "f" if dtype == torch.float32 else "d")) if one else factors
-    return foreach.times(leaves, own, by)
+    numbers = factors if len(distinct) > 1 else distinct.pop()  # of floats, torch would make a tensor for each leaf
+    by = torch.from_numpy(np.array(numbers, "f" if dtype == torch.float32 else "d"))
+    return foreach.times(leaves, own, by.unbind() if by.ndim else by)
