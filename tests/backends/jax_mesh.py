@@ -172,23 +172,24 @@ def _donated(step: Any, spread: Any, state: Any) -> dict[str, Any]:
 
 
 def _alone(name: str, given: dict[str, np.ndarray], mesh: Any) -> dict[str, Any]:
-    """Compare shard_map and vmap with the same slices run separately."""
+    """Compare shard_map and vmap with the same slices alone: two steps with a state, in JAX, else one, in NumPy."""
     tx = TRANSFORMS[name]
 
-    def twice(grads: Any) -> Any:
+    def run(grads: Any) -> Any:
         found, state = update(tx, grads, tx.init(grads), grads)
-        return update(tx, found, state, grads)[0]
+        return update(tx, found, state, grads)[0] if tx.stateful else found
 
     own = {name: given[name] for name in SLICED}
-    mapped = jax.jit(jax.shard_map(twice, mesh=mesh, in_specs=(SLICED,), out_specs=SLICED, check_vma=True))
+    mapped = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(SLICED,), out_specs=SLICED, check_vma=True))
     placed = {name: jax.device_put(leaf, NamedSharding(mesh, SLICED[name])) for name, leaf in own.items()}
-    found, compiled, devices = mapped(placed), jax.jit(twice), list(mesh.devices.flat[:3])
+    found, devices = mapped(placed), list(mesh.devices.flat[:3])
+    slices, shards = (
+        [{name: _on(device, leaf) for name, leaf in tree.items()} for device in devices] for tree in (placed, found)
+    )
     with jax.set_mesh(jax.make_mesh((1,), ("alone",))):
-        slices = [{name: jnp.asarray(_on(device, leaf)) for name, leaf in placed.items()} for device in devices]
-        wanted = list(map(compiled, slices))
-        mapped_over = jax.jit(jax.vmap(twice))(jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *slices))
-        each = [jax.tree_util.tree_map(lambda x, i=i: x[i], mapped_over) for i in range(len(slices))]
-    shards = [{path: _on(device, leaf) for path, leaf in found.items()} for device in devices]
+        wanted = list(map(jax.jit(run) if tx.stateful else run, slices))
+        together = jax.jit(jax.vmap(run))(jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *slices))
+    each = [{name: np.asarray(leaf)[i] for name, leaf in together.items()} for i in range(len(slices))]
     return {
         f"{way} off": max(_off(one, right, name) for one, right in zip(results, wanted, strict=True))
         for way, results in (("shard_map", shards), ("vmap", each))
