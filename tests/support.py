@@ -36,10 +36,12 @@ shared_group, shared_mixed = functools.cache(cases.ordinary_and_hard), functools
 
 @functools.cache
 def shared_pairs(row: Row, *dtypes: str) -> cases.Group:
-    """The same for two leaves, which may be of two dtypes; of more dtypes, the pairs side by side in one tree."""
+    """The same for two leaves, which may be of two dtypes; of more, three leaves of the first beside such pairs."""
     if len(dtypes) <= 2:
         return cases.ordinary_and_hard(row, "+".join(dtypes), like=least(*dtypes))
-    pairs, runs = [shared_pairs(row, *dtypes[i : i + 2]).runs for i in range(0, len(dtypes), 2)], {}
+    pairs = [shared_group(row, dtypes[0]).runs]
+    pairs += [shared_pairs(row, *dtypes[i : i + 2]).runs for i in range(1, len(dtypes), 2)]
+    runs = {}
     for name in dict.fromkeys(itertools.chain(*pairs)):  # dtypes that do not hold an edge case have zeros
         names = name, name.removesuffix(", the leaves turned"), "zeros"
         steps, params = zip(*(pair[next(filter(pair.get, names))] for pair in pairs), strict=True)

@@ -41,7 +41,7 @@ OVER_ALL = re.compile("global|percentile|zscore|adagc|skip")
 INDUCTOR = ("torch", "compiled")
 """Two to eight seconds per row: pairs of dtypes share a tree; float32 and one kind of half precision are quick."""
 HALF = ("float16", "bfloat16")
-"""With float32, the only dtypes of stateful transforms under torch.compile: 64-bit sums take inductor half a minute."""
+"""Beside float32, the one dtype of a stateful row under torch.compile: 64-bit sums take inductor half a minute."""
 PAIRS = (("float16", "float64"), ("bfloat16", "complex64"))
 """Slow dtypes that share a tree, so that one compilation serves both; their norms leave something of each other."""
 GENERATED = ("scale(0.3)", "clip_norm(0.7, axes=-1)", "clip_global_norm(1.0)", "zero_nonfinite()")
@@ -77,7 +77,7 @@ def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
     half, other = HALF if rank % 2 == 0 and not over_all else reversed(HALF)
     pairs = [("float32", half), (other, "float64"), ("complex64", "complex128")]
     if row in trees.STATEFUL:
-        pairs = [("float32", half), *([(other,)] if row in trees.first() else [])]
+        pairs = [("float32", half)]
     elif row not in trees.first() and row.expression not in GENERATED:
         pairs = [("float32", half), pairs[1 + rank // 2 % 2]]
     taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs]
@@ -98,8 +98,14 @@ def is_generated(row: Row, dtype: str) -> bool:
 
 
 def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], list[str]]:
-    """Split the cases of the other modes into quick and slow."""
+    """Split the cases of the other modes into quick and slow.
+
+    JAX's eager mode jits the same kernels, so of a row that is not the first it has float32 and every second dtype, and
+    compiled mode the rest.
+    """
     every = [*row.dtypes, *([MIXED] if row.mixed else [])]
+    if where[0] == "jax" and row not in trees.first():
+        every = ["float32", *every[1 + (rank + (where[1] == "eager")) % 2 :: 2]]
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
     if where not in COMPILING:
         quick = every if row in trees.first() or where[0] == "numpy" else ["float32", others[rank % len(others)]]
@@ -111,7 +117,7 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     quick += [MIXED] if row.expression == MIX else []
     slow = [dtype for dtype in every if dtype not in dtypes_of("+".join(quick))]
     if row.expression != LARGE and not OVER_ALL.search(row.expression):
-        return quick, [*slow[: slow[0] == "float32"], "+".join(one for one in slow if one not in ("float32", MIXED))]
+        return quick, ["+".join(one for one in slow if one != MIXED)]
     for pair in PAIRS:
         if {*pair} <= {*slow} and row.expression != LARGE:
             slow = ["+".join(pair), *(dtype for dtype in slow if dtype not in pair)]
