@@ -6,6 +6,7 @@ do not need: a step is another pass over memory. Small leaves are packed: an op 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -64,10 +65,10 @@ def combined(columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: 
         own = {key: list(map(weight, row)) for key, row in weights.items()}
         return [weighted(Namespace, row, own[id(by)]) for row, by in rows]
 
-    sums = added(lambda x: traced[id(x)][1] if id(x) in traced else x if x is None else _known(x))
-    if traced and _branches():
-        far = tf.reduce_any([far for far, _ in traced.values()])
-        sums = running.cond(far, lambda: added(_weight), lambda: sums)
+    near = functools.partial(added, lambda x: traced[id(x)][1] if id(x) in traced else _weight(x))
+    far = [far for far, _ in traced.values()] if _branches() else []
+    # Both in branches, as the derivative of the one not taken is zero times a number that may be infinite.
+    sums = running.cond(tf.reduce_any(far), lambda: added(_weight), near) if far else near()
     # TensorFlow's optimizer would merge a sum with the next one, and reorder the terms.
     return sums if tf.executing_eagerly() else [tf.ensure_shape(new, new.shape) for new in sums]
 
