@@ -134,7 +134,7 @@ class Leaf:
         """
         factor = coefficient(norm, max_norm, single)
         unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / self._budget)
-        value, term = _vanished(each(np.multiply, self.value, factor)), _scaled(self.term, factor)
+        value, term = _vanished(each(np.multiply, self.value, _in_range(factor))), _scaled(self.term, factor)
         if unsure:
             term = each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)
         self.become(Sum(value, term))
@@ -224,10 +224,13 @@ def limit_all(
 
 def times(value: Any, factor: Any) -> Any:
     """Multiply by a real factor; complex values by parts, to avoid infinity times zero."""
-    factor = _moved(number(factor), 2.0**-50)
-    if _APPLIED[-1].overflowing:
-        factor = np.where(np.abs(factor) > 1e300, np.sign(factor) * np.inf, factor)
-    return _vanished(each(np.multiply, value, factor))
+    return _vanished(each(np.multiply, value, _in_range(_moved(number(factor), 2.0**-50))))
+
+
+def _in_range(factor: Any) -> Any:
+    size, kind = np.abs(factor), _APPLIED[-1]
+    factor = np.where(kind.overflowing & (size > 1e300), np.sign(factor) * np.inf, factor)
+    return np.where(kind.vanishing & (size < 1e-300), 0 * factor, factor)
 
 
 def by(one: Leaf | Sum, factor: Any) -> Sum:
@@ -259,7 +262,7 @@ class Perturbation(NamedTuple):
     flushing: bool = False
     """Whether subnormal numbers become zero."""
     vanishing: bool = False
-    """Whether products that a float64 factor may lose become zero."""
+    """Whether factors below 1e-300, and products that a float64 factor may lose, become zero."""
     overflowing: bool = False
     """Whether factors beyond 1e300 become infinite."""
     met: list[bool] | None = None

@@ -101,7 +101,7 @@ class Wanted:
 
         A factor of the whole leaf may follow, which makes what was lost of a small gradient as much larger.
         """
-        wide = right.dtype == np.float64
+        wide = right.real.dtype == np.float64
         least = min((sizes[path] for sizes in self._sizes if sizes[path]), default=1.0)
         flushed = FLUSHED * float(np.finfo(np.float64 if wide else np.float32).smallest_normal) if flushing else 0.0
         vanished = 1e-300 * max(max(sizes.values()) for sizes in self._sizes) if wide else 0.0
