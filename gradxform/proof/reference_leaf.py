@@ -121,7 +121,7 @@ class Leaf:
         whole = each(lambda part, own: part + np.maximum(own, unit), term, largest)
         found = Sum(self._kept(value, largest, rounds), whole)
         most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)
-        if terms > self.cancelled * most and terms > unit * 2.0**40:
+        if terms > self.cancelled * most and terms > unit * 2.0**24:
             self.cancelled = terms / most if most else math.inf
         return found
 

@@ -29,7 +29,12 @@ Where = tuple[str, str]
 SELDOM = {("jax", "eager"): 5, ("tensorflow", "eager"): 10}
 """The slowest modes run one case in so many."""
 FLUSHING = ("jax", "tensorflow")
-"""Frameworks whose kernels flush subnormal numbers to zero: they do not run where a leaf or a state comes to one."""
+"""Frameworks whose kernels flush subnormal numbers to zero: they do not run where a leaf or a state comes to one.
+
+Nor where a leaf is so small that its mean may be one, before factors that are still to be applied.
+"""
+_LOW = 32
+"""Times the smallest normal number: the largest number of such a leaf."""
 SHAKES = 6
 FLUSHED = 5
 """Subnormal numbers that a result may have lost: one in each transform of a chain."""
@@ -92,7 +97,7 @@ class Wanted:
         met: list[bool] = []
         with perturbed(Perturbation(met=met)):
             self.results = parity.expected_steps(*self.given)
-        self.is_subnormal = bool(met)
+        self.is_subnormal = bool(met) or any(_is_low(leaf) for step in steps for _, leaf in _leaves(step))
         self._others: dict[bool, list[Any]] = {}
         self._sizes = [{path: _most(leaf) for path, leaf in _leaves(step)} for step in steps]
 
@@ -139,6 +144,10 @@ class Wanted:
             for other, results in zip(others, self.results, strict=True)
             for path, right in results.items()
         )
+
+
+def _is_low(leaf: Any) -> bool:
+    return leaf.dtype != np.float16 and 0 < _most(leaf) < _LOW * float(ml_dtypes.finfo(leaf.dtype).smallest_normal)
 
 
 def _most(leaf: Any) -> float:
