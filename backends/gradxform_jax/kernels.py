@@ -127,22 +127,18 @@ class JAX(Plain):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula, as one jitted function of its operands."""
-        if is_traced(list(static.values())):  # sizes in jax.export
-            return self.evaluate(formula, *operands, **static)
+        symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
             given = strong(operands)
             if formula is formulas.take:
                 vector = scalars(given[0]) if isinstance(static["index"], tuple) else given[0]
                 if isinstance(vector, Scalars):
                     return vector[static["index"]]
+            if symbolic or isinstance(formula, functools.partial):
+                return super().compute(formula, *given, **static)
             if getattr(formula, "by_number", False) and any([isinstance(x, Scalars) for x in given]):
                 return by_number(formula, list(map(scalars, given)), static)
             return evaluated(formula, tuple(sorted(static.items())), given)
-
-    def evaluate(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula, without compiling it."""
-        with self.scope():
-            return super().compute(formula, *strong(operands), **static)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""

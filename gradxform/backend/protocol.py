@@ -330,15 +330,12 @@ class Backend(abc.ABC):
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute `formula(xp, *operands, **static)` on vectors in float64.
 
-        If the formula returns a tuple, so does this method.
+        If the formula returns a tuple, so does this method. A `functools.partial` is the user's: it runs at each call,
+        as it may read what changes.
         """
         with self.scope():
             xp = next((self.namespace_of(x) for x in operands if isinstance(x, self.types)), self.xp)
             return formula(xp, *map(xp.float64, operands), **static)
-
-    def evaluate(self, formula: Callable[..., Any], *operands: Any) -> Any:
-        """Compute a formula of the user's, which runs at each call: it may read what changes."""
-        return self.compute(formula, *operands)
 
     def peer_norm(self, function: str, leaves: Row, ord: float, axes: tuple[int, ...] | None) -> Array | None:
         """Return the global norm of leaves, or norms over axes of one leaf, by one of the framework's own functions.

@@ -338,7 +338,7 @@ def scheduled(
     pattern = make(**{**given, **dict.fromkeys(schedules, np.ones(()))})
 
     def rule(view: Tree, state: ScheduleState, context: Context) -> tuple[Tree, ScheduleState]:
-        found = {name: view.backend.evaluate(formula, state.count) for name, formula in formulas.items()}
+        found = {name: view.backend.compute(formula, state.count) for name, formula in formulas.items()}
         now = {name: np.asarray(value) if isinstance(value, float) else value for name, value in found.items()}
         view, inner = make(**{**given, **now}).rule(view, state.inner, context)
         return view, ScheduleState(advanced(view, state.count), inner)

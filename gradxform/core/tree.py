@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,9 @@ class Tree(Measured):
 
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
         """Compute `formula(xp, *operands)` on numbers and norms in float64."""
-        return self.backend.evaluate(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
+        return self.backend.compute(
+            functools.partial(formula), *(x.value if isinstance(x, Norm) else x for x in operands)
+        )
 
     def scaled_over(
         self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[Sequence[int], Norm], Array]

@@ -276,7 +276,8 @@ def _in_turn(steps: Sequence[_Step], kind: Any, given: Sequence[list[Any]]) -> l
     for target, terms, weights, join in steps:
         out = columns[target]
         if terms:
-            into = columns[terms[-1]] if terms[-1] == len(given) else out if target not in terms[:-1] else None
+            place = terms[-1] if has_axes and terms[-1] == len(given) else target
+            into = None if place in terms[:-1] else columns[place]
             some = [columns[term] for term in terms]
             columns[target] = _added(some, weights, join, kind, out, into, has_axes)
         else:
