@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import LARGE, MILLION, MODES, XLA, array, assert_ulp, by_inductor, call, in_mode, slow, tensors
+from support import LARGE, MILLION, MODES, XLA, array, assert_ulp, by_inductor, call, in_mode, python, slow, tensors
 
 import gradxform as gx
 from gradxform.core.tree import Tree
@@ -132,3 +132,20 @@ def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
     found = call(framework, mode, gx.clip_global_norm(1.0).__call__, leaves)
     wanted = np.full(10, 1 / (10 * count) ** 0.5).astype(ml_dtypes.bfloat16)
     assert_ulp(found, [wanted] * count, 0 if mode == "eager" and framework in ("numpy", "torch") else 1)
+
+
+EQUAL = """
+import numpy as np, gradxform as gx
+from gradxform.testing import max_ulp
+for number in (1.8428417444229126, 1.8249690532684326, 3.6224350929260254, *np.linspace(1, 4, 300)):
+    for count in (62_976, 64_000, 65_000):
+        leaf = np.full(count, number, np.float32)
+        right = np.float32(np.sqrt(count) * leaf[0].astype(np.float64))
+        assert max_ulp(np.float32(gx.global_norm([leaf])), right) <= 1, (number, count)
+"""
+
+
+@pytest.mark.parametrize("processor", ["", "Haswell"])
+def test_leaves_of_equal_numbers(processor: str) -> None:
+    """Each row's sum has the same rounding error; more so without AVX-512, which OpenBLAS simulates."""
+    python("-c", EQUAL, **({"OPENBLAS_CORETYPE": processor} if processor else {}))
