@@ -103,7 +103,8 @@ def test_jax_scans_and_optax_take_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["clip_norm(1.0)", "chain(clip_rms(0.1), clip_norm(0.5), trace(0.5))", "normalize_norm()"]
+    "expression",
+    ["clip_norm(1.0)", "chain(clip_rms(0.1), clip_norm(0.5), trace(0.5))", "normalize_norm()", "top_k(0.3)"],
 )
 def test_shard_map_knows_that_a_replicated_leaf_stays_replicated(expression: str) -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -29,6 +29,7 @@ EVERY = [
     gx.scale(0.0),
     gx.stop(),
     gx.identity(),
+    gx.top_k(0.2),
     gx.chain(gx.scale(0.7), gx.clip_value(0.4), gx.clip_global_norm(0.5), gx.clip_norm(0.3), gx.scale(2.0)),
     gx.chain(gx.masked(gx.clip_norm(1.0), "a"), gx.freeze("b"), gx.scale(0.5)),
     gx.partition({"a": gx.stop()}, default=gx.chain(gx.scale(2.0), gx.clip_value(1.0))),
@@ -41,7 +42,7 @@ def some(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 
 
 def skip_values(tx: Any, dtype: Any) -> bool:
-    return "clip_value" in repr(tx) and np.dtype(dtype).kind == "c"
+    return ("clip_value" in repr(tx) or tx.name == "top_k") and np.dtype(dtype).kind == "c"
 
 
 # --- in place --------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_in_place_leaves_everything_as_it_was_when_it_raises() -> None:
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tx", EVERY[:13], ids=repr)
+@pytest.mark.parametrize("tx", EVERY[:14], ids=repr)
 def test_an_array_of_any_layout_gives_what_a_contiguous_one_gives_also_in_place(tx: Any) -> None:
     plain = some(4, 6)
     base = np.zeros((8, 18), np.float32)
@@ -148,7 +149,7 @@ def test_an_array_of_any_layout_gives_what_a_contiguous_one_gives_also_in_place(
     assert np.array_equal(base, whole)
 
 
-@pytest.mark.parametrize("tx", [tx for tx in EVERY[:13] if "axes" not in repr(tx)], ids=repr)
+@pytest.mark.parametrize("tx", [tx for tx in EVERY[:14] if "axes" not in repr(tx)], ids=repr)
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if np.dtype(dtype).kind != "c"])
 def test_a_leaf_without_axes_and_a_numpy_scalar(tx: Any, dtype: Any) -> None:
     array, scalar = np.array(2.5).astype(dtype), np.dtype(dtype).type(2.5)

@@ -106,7 +106,7 @@ def test_one_gradient_of_two_parameters_is_scaled_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "tx", [gx.scale(0.5), gx.clip_norm(1.0), gx.clip_value(1.0), gx.clip_norm(1.0, axes=0)], ids=repr
+    "tx", [gx.scale(0.5), gx.clip_norm(1.0), gx.clip_value(1.0), gx.clip_norm(1.0, axes=0), gx.top_k(0.2)], ids=repr
 )
 def test_a_gradient_of_any_strides_is_written_in_place_unless_elements_share_memory(tx: Any) -> None:
     whole = torch.arange(24.0).reshape(4, 6)
@@ -261,6 +261,7 @@ COMPILED = [
     gx.clip_value(0.5),
     gx.scale(-0.1),
     gx.stop(),
+    gx.top_k(0.2),
     gx.chain(gx.scale(0.7), gx.clip_value(0.4), gx.clip_global_norm(0.5), gx.clip_norm(0.3), gx.scale(2.0)),
     gx.chain(gx.masked(gx.clip_norm(1.0), "a"), gx.freeze("b"), gx.scale(0.5)),
     gx.partition({"a": gx.scale(2.0)}, default=gx.clip_norm(0.1)),
@@ -428,10 +429,12 @@ VIEWS = {
 }
 """As autograd gives them to parameters that are used conjugated."""
 OF_VIEWS = ["scale(0.5)", "clip_norm(1.0)", "clip_value(0.5)", "trace(0.9)", "add_decayed_weights(1.0)"]
+OF_VIEWS += ["chain(top_k(0.5), scale(2.0))"]  # writes into what `top_k` made
 
 
 @pytest.mark.parametrize(
-    ("view", "expression"), [(v, e) for v in VIEWS for e in OF_VIEWS if "value" not in e or v == "negative"]
+    ("view", "expression"),
+    [(v, e) for v in VIEWS for e in OF_VIEWS if v == "negative" or not e.startswith(("clip_value", "chain(top_k"))],
 )
 def test_views_that_conjugate_or_negate(view: str, expression: str) -> None:
     """In a call, in place, and within an optimizer, alone and beside another."""

@@ -494,11 +494,6 @@ def test_axes_of_units_given_by_number() -> None:
         gx.centralize(axes=(1, -1))([grad])
 
 
-def test_what_is_broadcast_to_a_large_leaf_keeps_its_place() -> None:
-    grad = np.random.default_rng(0).standard_normal((300, 200))
-    np.testing.assert_allclose(gx.centralize()([grad])[0], grad - grad.mean(axis=1, keepdims=True), atol=1e-15)
-
-
 # inductor takes seconds for each of the four; the same formula is compiled there in test_table.py
 @pytest.mark.parametrize(("framework", "mode"), MOST)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -748,25 +743,19 @@ def test_a_window_in_another_library_says_what_to_write(optax: Any) -> None:
         gx.flush(tx, tx.init(params), params)
 
 
-@by_graph
-@pytest.mark.parametrize(("framework", "mode"), EVERY_MODE)
-def test_a_flush_of_one_gradient(framework: str, mode: str) -> None:
-    tx = gx.accumulate(gx.identity(), every=4)
-
-    def last(grads: Any) -> Any:
-        updates, state = gx.flush(tx, tx.update(grads, tx.init(grads))[1], grads)
-        return updates["w"], gx.has_updated(state)
-
-    updates, updated = call(framework, mode, last, {"w": np.float32([2.0])})
-    assert array(updates).tolist() == [2.0] and bool(updated)
-
-
 # --- sparse gradients ------------------------------------------------------------------------------------------------
 
 
 SPARSE = ("clip_rms(0.1)", "clip_average_norm(0.01)", "normalize_norm()", "sign()", "zero_nonfinite()")
 SPARSE += ("clip_norm(1.0)", "clip_norm(1.0, ord=1)", "clip_global_norm(1.0)", "clip_value(3.5)", "scale(-0.5)")
-SPARSE += ("clip_value(low=-1.0)", "chain(clip_value(5.0), clip_global_norm(2.0), scale(3.0))", "identity()")
+SPARSE += (
+    "top_k(0.05)",
+    "top_k(0.2)",
+    "top_k(0.9)",
+    "clip_value(low=-1.0)",
+    "chain(clip_value(5.0), clip_global_norm(2.0), scale(3.0))",
+    "identity()",
+)
 DENSE = ("centralize()", "clip_value(low=0.5)", "clip_value(high=-0.5)", "clip_norm(1.0, axes=1)")
 """Transforms that change zeros, or look along rows."""
 
@@ -819,6 +808,7 @@ by_xla = slow(
 def batch(dtype: Any = "float32") -> Any:
     rng = np.random.default_rng(0)
     w, b, c = rng.standard_normal((6, 3, 4)) * 2, rng.standard_normal((6, 5)), rng.standard_normal(6)
+    w[4], b[4], c[4] = 0.0, 0.0, 0.0
     return optree.tree_map(lambda leaf: leaf.astype(dtype), {"w": w, "b": [b, None], "c": c})
 
 
@@ -839,7 +829,9 @@ def test_per_example_clips(framework: str, mode: str, dtype: str, monkeypatch: p
     ):
         sums, above = call(framework, mode, lambda grads, function=function: function(grads, 2.0), grads)
         for path, got in parity.named_leaves(sums, backend).items():
-            factor = np.minimum(1, 2 / sizes[path]).reshape(6, *[1] * (wide[path].ndim - 1))
+            factor = np.where(sizes[path] > 2, 2 / np.maximum(sizes[path], 2), 1).reshape(
+                6, *[1] * (wide[path].ndim - 1)
+            )
             terms = wide[path] * factor
             right, largest = narrowed(terms.sum(axis=0), leaves[path].dtype), np.abs(terms).max(axis=0)
             assert (got.dtype, got.shape) == (right.dtype, wide[path].shape[1:])
@@ -903,12 +895,6 @@ def test_the_mean_and_the_sum_of_trees(function: Any, divisor: int, framework: s
         assert_sums(leaf, wanted, largest, further=4)
 
 
-def test_none_in_one_tree_counts_as_zero() -> None:
-    assert gx.mean([{"w": np.ones(1), "v": None}, {"w": None, "v": None}]) == {"w": np.array([0.5]), "v": None}
-    both = gx.pcgrad([{"w": np.ones(1), "v": np.ones(1)}, {"w": None, "v": -np.ones(1)}], 0)
-    assert (both["w"].tolist(), both["v"].tolist()) == ([1.5], [-0.5])
-
-
 def test_merged_trees_keep_their_dtype() -> None:
     trees = [[np.float16([1.0, 2.0]), np.float64([1.0])], [np.float16([3.0, 5.0]), np.float64([2.0])]]
     sums = [[4.0, 7.0], [3.0]]
@@ -927,11 +913,3 @@ def test_a_seed_that_is_an_array_has_two_words() -> None:
     for what in (None, object(), True, 1.0, "1", np.ones(2), np.array(5.0), np.float32(5.0), np.bool_(True)):
         with pytest.raises(TypeError, match="seed must be an int"):
             gx.pcgrad(trees, what)
-
-
-def test_an_example_of_zeros_is_not_clipped() -> None:
-    grads = {"w": np.array([[0.0, 0.0], [3.0, 4.0]]), "b": np.zeros((2, 1))}
-    sums, count = gx.per_example_clip_global_norm(grads, 0.5)
-    np.testing.assert_allclose(sums["w"], [0.3, 0.4], rtol=4e-15)
-    assert int(count) == 1
-    assert {path: int(number) for path, number in gx.per_example_clip_norm(grads, 0.5)[1].items()} == {"w": 1, "b": 0}
