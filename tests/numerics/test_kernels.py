@@ -30,6 +30,22 @@ def test_an_infinite_number_beside_nan_is_infinite(framework: str, ord: float) -
     assert float(array(gx.global_norm(tensors(framework, {"a": leaf}), ord=ord))) == math.inf
 
 
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch", "tensorflow")])
+def test_error_feedback_around_a_transform_that_narrows(framework: str) -> None:
+    class Narrow:
+        def init(self, params: Any) -> Any:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return tensors(framework, [array(leaf).astype(np.float32) for leaf in updates]), state
+
+    tx, gradient = gx.error_feedback(Narrow()), np.array([1.0 + 2.0**-30, 0.1])
+    given = tensors(framework, [gradient])
+    (error,) = map(array, tx.update(given, tx.init(given))[1].error)
+    wanted = gradient - gradient.astype(np.float32)
+    np.testing.assert_allclose(error, wanted, rtol=1e-7, atol=0.0)
+
+
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 

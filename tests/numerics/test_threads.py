@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+from support import arrays, assert_bits
 
 import gradxform as gx
 from gradxform.backend.host import threads
-from gradxform_numpy import backend
+from gradxform.proof.parity import beside
+from gradxform.proof.registry import TABLE
 
-SIZES = (300_000, 100_000, 500_001, 9_000, 40_000, 600_000)
+NAMES = (
+    "scale clip_value sign zero_nonfinite add_decayed_weights ema trace grokfast clip_spikes mars cautious add_noise"
+)
+LEAFWISE = [TABLE[name][0].tx for name in NAMES.split()]
+"""Transforms of each leaf by itself."""
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_count", lambda: 3)
-
-
-def leaves(scale: float = 1.0) -> list[Any]:
-    rng = np.random.default_rng(0)
-    return [scale * rng.standard_normal(size, dtype=np.float32) for size in SIZES]
 
 
 def test_results_are_in_order_and_all_there() -> None:
@@ -43,16 +46,49 @@ def test_little_work_stays_on_its_thread() -> None:
     assert set(idents) == {threading.get_ident()}
 
 
+def special(dtype: str, scale: float, *shapes: Any) -> dict[str, Any]:
+    """Numbers of about a size in leaves of all sizes and orders of memory, with zeros of both signs and a NaN."""
+    rng, found = np.random.default_rng(0), {}
+    for shape in shapes:
+        with np.errstate(over="ignore"):
+            leaf = np.array(scale * rng.standard_normal(shape), dtype)
+        leaf.reshape(-1)[:4] = np.array([0.0, -0.0, np.nan, -1.0])[: leaf.size]
+        found[f"leaf{len(found)}"] = np.asfortranarray(leaf) if len(found) == 1 else leaf
+    return found
+
+
+def stepped(tx: gx.GradientTransformation, tree: Any) -> list[Any]:
+    """The updates of a second step, those in place, and the state."""
+    _, state = tx.update(tree, tx.init(tree), tree, **beside(tx, tree))
+    (made, _), own = (
+        tx.update(tree, state, tree, **beside(tx, tree)),
+        {path: leaf.copy() for path, leaf in tree.items()},
+    )
+    return arrays([made, own, gx.numpy.apply_(tx, own, state, tree, **beside(tx, tree))])
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e30], ids=["ordinary", "overflow"])
-def test_the_numbers_are_those_of_one_thread(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = backend.norms(leaves(scale), 2.0)
-    clipped = leaves(scale)
-    gx.numpy.apply_(gx.clip_global_norm(1.0), clipped)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("tx", [gx.clip_global_norm(1.0), *LEAFWISE], ids=repr)
+def test_the_numbers_are_those_of_one_thread(tx: Any, dtype: str, scale: float, monkeypatch: Any) -> None:
+    tree = special(dtype, scale, (1 << 18,), (300, 1 << 10), (1 << 13,), (7, 5), (), (0, 3), ((1 << 13) + 1,))
+    together = stepped(tx, tree)
     monkeypatch.setattr(threads, "_count", lambda: 1)
-    assert np.array_equal(together, backend.norms(leaves(scale), 2.0))
-    alone = leaves(scale)
-    gx.numpy.apply_(gx.clip_global_norm(1.0), alone)
-    assert all(np.array_equal(a, b) for a, b in zip(clipped, alone, strict=True))
+    assert_bits(together, stepped(tx, tree))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "tx", LEAFWISE + [gx.chain(gx.masked(gx.scale(0.3), re.compile("[135]")), tx) for tx in LEAFWISE], ids=repr
+)
+def test_small_leaves_together_are_as_alone(tx: Any, dtype: str) -> None:
+    """The index of an element is that in its leaf; each result has memory of its own."""
+    tree = special(dtype, 1.0, (3, 4), (2, 6), (0, 2), (5,), (), (9000,), (2, 1, 3), (8192,))
+    found, _ = tx.update(tree, tx.init(tree), tree, **beside(tx, tree))
+    for path, leaf in tree.items():
+        alone = {path: leaf, **dict.fromkeys(tree.keys() - {path})}
+        assert_bits(found[path], tx.update(alone, tx.init(alone), alone, **beside(tx, alone))[0][path])
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(found.values(), 2))
 
 
 def test_views_of_one_memory_are_multiplied_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
