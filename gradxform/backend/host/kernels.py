@@ -40,8 +40,8 @@ _Step = tuple[int, list[int], list[Any], Any]
 class Block(Namespace):
     """NumPy's functions, and the indices of the current elements."""
 
-    def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
-        self.start, self.sizes = start, sizes
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
         """Select elementwise; one side itself if the condition always or never holds, since results are copied."""
@@ -53,9 +53,7 @@ class Block(Namespace):
         return super().where(condition, yes, no)
 
     def iota(self, x: Any) -> Any:
-        """The index of each element in C order; of leaves that are computed together, in its leaf."""
-        if self.sizes:
-            return np.concatenate([np.arange(size) for size in self.sizes])
+        """The index of each element in its leaf, in C order. Noise has a key of each leaf, so no two are joined."""
         return np.arange(self.start, self.start + x.size).reshape(x.shape)
 
 
@@ -125,7 +123,7 @@ def _apply(
         joined = [np.concatenate([column[i] for i in places], axis=None) for column in columns]
         dtype, kernel = known(places[0])
         found, start = np.empty(joined[0].size, dtype), 0
-        kernel(Block(0, [leaves[i].size for i in places]), found, *joined)
+        kernel(_WHOLE, found, *joined)
         for i in places:
             end = start + leaves[i].size
             out[i] = found[start:end].reshape(leaves[i].shape).copy()
