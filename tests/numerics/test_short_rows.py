@@ -18,12 +18,26 @@ from gradxform.testing import max_ulp
 BUDGET = 4
 
 
-def test_the_norm_of_gpt2s_embedding(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
-    leaf = np.random.default_rng(3).standard_normal((50257, 768), np.float32)
-    exact = math.sqrt(float(np.sum(np.square(leaf, dtype=np.float64), dtype=np.longdouble)))
-    with of_torch(monkeypatch):
-        found = gx.global_norm({"w": torch.from_numpy(leaf)})
-    assert max_ulp(array(found), np.float32(exact)) <= BUDGET
+KINDS = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "Cauchy": lambda rng, n: rng.standard_cauchy(n),
+    "lognormal": lambda rng, n: rng.lognormal(0.0, 6.0, n),
+    "constant": lambda rng, n: np.full(n, 0.1),
+    "one spike": lambda rng, n: np.where(np.arange(n) == n // 2, 1e6, 1e-2),
+}
+
+
+@pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms(kind: str, ord: float, monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
+    shapes: list[tuple[int, ...]] = [(1,), (63, 3), (64, 65), (100_003,), (17, 70, 70)]
+    for shape in [*shapes, (50257, 768)] if (kind, ord) == ("normal", 2) else shapes:  # GPT-2's embedding
+        leaf = KINDS[kind](np.random.default_rng(2), math.prod(shape)).astype(np.float32).reshape(shape)
+        with of_torch(monkeypatch):
+            found = gx.global_norm({"w": torch.from_numpy(leaf)}, ord=ord)
+        size = np.abs(leaf).astype(np.float64)
+        exact = size.max() if ord == math.inf else np.sum(size**ord, dtype=np.longdouble) ** (1 / ord)
+        assert max_ulp(array(found), np.float32(exact)) <= (16 if ord == 3 else BUDGET), shape
 
 
 def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
