@@ -32,11 +32,11 @@ def number(
     must = f"{transform}: {name} must be a real number or a 0-d array"
     if isinstance(value, (bool, type)) or not (static(value) or dtype) or "bool" in dtype or "complex" in dtype:
         what = f"dtype {dtype}" if dtype else f"type {type(value).__name__}"
-        raise TypeError(f"{must}, got {short(value)} of {what}{_hint(transform, name, value) * hint}")
+        raise TypeError(f"{must}, got {short(value)} of {what}{_hint(transform, value) * hint}")
     if not static(value):
         shape = getattr(value, "shape", ())
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
-            raise ValueError(f"{must}, got shape {tuple(shape)}{_hint(transform, name, value) * hint}")
+            raise ValueError(f"{must}, got shape {tuple(shape)}{_hint(transform, value) * hint}")
         return value
     if not least <= value <= most:  # NaN is in no range
         allowed = f"be at least {least:g}" if most == _INF else f"be between {least:g} and {most:g}"
@@ -57,10 +57,10 @@ def unit_interval(transform: str, name: str, value: Any) -> Scalar:
     return number(transform, name, value, 0.0, 1.0)
 
 
-def _hint(transform: str, name: str, value: Any) -> str:
+def _hint(transform: str, value: Any) -> str:
     """Suggest what to write instead, if known."""
     if holds_arrays(value):
-        return f"; gradients come later: tx = gx.{transform}({name}), then tx(gradients)"
+        return f"; gradients come later: write tx = gx.{transform}(...), then tx(gradients)"
     return instead(value)
 
 

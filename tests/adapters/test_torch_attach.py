@@ -128,22 +128,6 @@ def test_the_gradients_that_a_closure_makes(make: Any, keyword: bool) -> None:
     assert_ulp(handle.state[0].trace["0"], W)
 
 
-def test_parameters_are_chosen_by_identity() -> None:
-    """With and without names, and with the prefixes of compiled modules and DistributedDataParallel."""
-    for wrapped in (lambda model: model, torch.compile, lambda model: torch.nn.ModuleDict({"module": model})):
-        for named in (True, False):
-            model = Model()
-            head = list(model.body[2].parameters())
-            whole = wrapped(model)
-            before = [p.detach().clone() for p in model.parameters()]
-            optimizer = torch.optim.SGD(whole.named_parameters() if named else whole.parameters(), 0.1, momentum=0.9)
-            gx.torch.attach(optimizer, gx.freeze([*head, model.scale]))
-            model.loss(0).backward()
-            optimizer.step()
-            moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
-            assert moved == [False, True, True, False, False]  # scale, body.0 and body.2
-
-
 PATHS = ["scale", "body/0/weight", "body/0/bias", "body/2/weight", "body/2/bias"]
 
 
@@ -166,19 +150,6 @@ def test_paths_of_what_has_parameters() -> None:
 
 
 # --- the handle ------------------------------------------------------------------------------------------------------
-
-
-def test_as_a_context_manager() -> None:
-    p = parameter(W)
-    optimizer = torch.optim.SGD([p], lr=1.0)
-    with gx.torch.attach(optimizer, gx.clip_norm(1.0)) as handle:
-        assert handle.tx == gx.clip_norm(1.0) and handle.state == gx.EmptyState()
-        assert optimizer.state_dict().keys() == torch.optim.SGD([p]).state_dict().keys()  # it is stateless
-        optimizer.load_state_dict(optimizer.state_dict())
-        optimizer.step()
-    p.grad = torch.tensor(W)
-    optimizer.step()
-    assert_ulp(p.detach(), [-3.6, -4.8])
 
 
 def test_two_at_once_run_in_the_order_they_were_attached_in() -> None:
@@ -538,18 +509,6 @@ def test_the_norm_keeps_no_gradient_alive_and_is_new_each_time() -> None:
     assert handle.norm is None
 
 
-def test_a_handle_says_what_is_attached_to_what() -> None:
-    handle = one_step(gx.clip_global_norm(1.0), [3.0], [4.0])
-    assert repr(handle) == "<torch.attach: clip_global_norm(1.0) on SGD, 2 parameters>"
-    handle.optimizer.add_param_group({"params": [parameter([1.0])]})
-    assert repr(handle).endswith("on SGD, 3 parameters>")
-    nothing = "<torch.attach: clip_global_norm(1.0), attached to nothing>"
-    assert repr(pickle.loads(pickle.dumps(handle))) == nothing
-    handle.remove()
-    assert repr(handle) == nothing
-    assert repr(one_step(gx.scale(2.0), [3.0])) == "<torch.attach: scale(2.0) on SGD, 1 parameter>"
-
-
 # --- compiled, and beside torch.func ---------------------------------------------------------------------------------
 
 
@@ -612,19 +571,6 @@ def test_a_parameter_that_grows_is_attached_again(on: str) -> None:
     gx.torch.attach(optimizer, gx.trace(0.5), on=on)
     optimizer.step()
     assert torch.equal(longer, torch.full((3,), -1.0))
-
-
-@pytest.mark.parametrize("every", [2, 3])
-def test_a_window_in_a_mask_within_a_condition_holds_back_its_own_leaves_alone(every: int) -> None:
-    inside, beside = parameter([1.0]), parameter([1.0])
-    optimizer = torch.optim.SGD([inside, beside], lr=0.5)
-    tx = gx.skip_nonfinite(gx.masked(gx.accumulate(gx.identity(), every), "0"))
-    gx.torch.attach(optimizer, tx)
-    for _ in range(2):
-        inside.grad, beside.grad = torch.ones(1), torch.ones(1)
-        optimizer.step()
-    assert beside.item() == -1.0
-    assert inside.item() == (-0.5 if every == 2 else 0.0)
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------

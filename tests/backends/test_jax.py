@@ -252,12 +252,6 @@ def test_weak_types_stay_weak(tx: Any, jit: bool) -> None:
     assert tree["weak"].weak_type or "axes" in repr(tx)
 
 
-def test_shapes_alone_are_enough_for_eval_shape() -> None:
-    tx = gx.chain(*SOME.values())
-    wanted = {"w": jax.ShapeDtypeStruct((3, 4), jnp.bfloat16), "n": None}
-    assert jax.eval_shape(tx, wanted) == wanted
-
-
 # --- limits, retraces, 64 bits ---------------------------------------------------------------------------------------
 
 
@@ -324,15 +318,6 @@ def test_the_derivative_in_the_limits_of_many_leaves() -> None:
         return sum(map(jnp.sum, updates))
 
     assert_ulp(jax.grad(total)(1.0), np.float32(4 * 820))
-
-
-@pytest.mark.parametrize("count", [8, 40])
-def test_a_sum_of_terms_takes_the_pending_factors_of_many_leaves(count: int) -> None:
-    leaves = [np.full(4, i + 1.0, np.float32) for i in range(count)]
-    tx = gx.chain(gx.clip_norm(1.0), gx.trace(0.5))
-    for update in (tx.update, jax.jit(tx.update)):
-        found, _ = update(list(map(jnp.asarray, leaves)), tx.init(list(map(jnp.asarray, leaves))))
-        assert_ulp(found, [np.full(4, 0.5, np.float32)] * count)
 
 
 def test_64_bits_do_not_come_out_where_they_are_off() -> None:

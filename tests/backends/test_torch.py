@@ -75,16 +75,6 @@ def test_the_norm_before_is_the_one_that_clip_grad_norm_returns(tx: str, dtype: 
     assert_ulp(norm, wanted.astype(array(norm).dtype), ulp=1)
 
 
-def test_the_norm_before_stands_beside_a_state() -> None:
-    p = parameter(W)
-    tx = gx.chain(gx.freeze("1"), gx.clip_global_norm(1.0), gx.trace(0.5))
-    state = gx.torch.init(tx, [p, parameter(W)])
-    state, norm = gx.torch.apply_(tx, [p, parameter(W)], state, return_norm=True)  # the second is frozen
-    assert float(norm) == 5.0
-    assert_ulp(state[2].trace["0"], CLIPPED)
-    assert gx.torch.apply_(CLIP, [p], gx.EmptyState()) == gx.EmptyState()
-
-
 # --- gradients of every kind -----------------------------------------------------------------------------------------
 
 
@@ -322,14 +312,6 @@ def test_under_autocast_nothing_is_cast() -> None:
         assert_ulp(CLIP(torch.tensor(W, requires_grad=True)).detach(), CLIPPED)
         large = CLIP(torch.full((20000,), 2.0))
     assert bits(large) == bits(CLIP(torch.full((20000,), 2.0)))
-
-
-@slow(INDUCTOR)
-def test_the_derivative_through_a_compiled_transform() -> None:
-    x = torch.tensor([3.0, -4.0, 2.0], requires_grad=True)
-    torch.compiler.reset()
-    (torch.compile(CLIP, fullgraph=True, backend="aot_eager")(x) * WEIGHTS.float()).sum().backward()
-    np.testing.assert_allclose(x.grad, slope(CLIP, x.detach()), rtol=0, atol=1e-7)
 
 
 class NoRead(TorchDispatchMode):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from support import EVERYWHERE, PROCESSES, one_sentence, python, run_advice, slow, tensors
 
 import gradxform as gx
+from gradxform.core.transform import factories
 
 W = np.float32([3.0, 4.0])
 TREE = {"encoder": {"kernel": W, "bias": W}, "head": W}
@@ -75,11 +78,37 @@ LIMITS = [
     ("np.ones((1, 1))", ValueError, "(1, 1)"), ("np.array([])", ValueError, "(0,)"), ("float", TypeError, "float"),
     ("np.array(True)", TypeError, "bool"), ("np.array(1j, 'c8')", TypeError, "complex64"),
 ]  # fmt: skip
-LIMITED = ["clip_norm max_norm", "clip_global_norm max_norm", "clip_value max_abs", "scale factor"]
 ORDERS = [("0", ValueError), ("0.5", ValueError), ("-1", ValueError), ("-inf", ValueError), ("nan", ValueError),
           ("'fro'", TypeError), ("True", TypeError), ("2j", TypeError), ("array(2.)", TypeError)]  # fmt: skip
 FOREIGN = ["None", "3", "'clip_norm(1.0)'", "lambda g: g", "Half()", "gx.clip_norm", "gx.stop", "Half", "Counter",
            "gx.GradientTransformation"]  # fmt: skip
+KINDS: dict[str, list[Any]] = {
+    "Scalar": LIMITS, "decay": [*LIMITS, ("1.5", ValueError, "1.5")],
+    "percentile": [*LIMITS, ("101", ValueError, "101")],
+    "int": [("0.5", TypeError, "0.5"), ("True", TypeError, "True"), ("-1", ValueError, "-1")],
+    "seed": [("0.5", TypeError, "0.5"), ("True", TypeError, "True"), ("2**64", ValueError, "64 bits")],
+    "tx": [(tx, TypeError, f"{eval(tx)!r}"[:12], type(eval(tx)).__name__, "init", "update") for tx in FOREIGN],
+}  # fmt: skip
+"""What an argument refuses, by its name or the kind of its numbers."""
+NEEDED = {"tx": "gx.stop()", "where": "'**'"}
+
+
+def arguments() -> Iterator[tuple[Any, ...]]:
+    """Each argument of each factory that refuses something; None may be a default, and factors negative."""
+    for name, make in factories.items():
+        given = inspect.signature(make).parameters
+        needed = {key: NEEDED.get(key, "1") for key, argument in given.items() if argument.default is argument.empty}
+        for key, argument in given.items():
+            kind = key if key in KINDS else argument.annotation.removesuffix(" | None")
+            for value, error, shown, *more in KINDS.get(kind, ()):
+                may_be = (argument.default is None and value == "None") or (
+                    key in ("factor", "weight_decay") and shown[0] == "-"
+                )
+                if not may_be:
+                    call = ", ".join(f"{k}={v}" for k, v in (needed | {key: value}).items())
+                    yield f"gx.{name}({call})", error, name, key if key != "tx" else "", shown, *more
+
+
 NORMS = ["clip_norm(1.0)", "clip_norm(1.0, axes=0)", "clip_global_norm(1.0)", "clip_norm(1.0, ord=inf)",
          "clip_value(1.0)", "scale(2.0)", "scale(1.0)", "chain(gx.identity(), gx.scale(0.5))", "sign()",
          "clip_rms(1.0)", "zero_nonfinite()", "normalize_norm()"]  # fmt: skip
@@ -92,8 +121,7 @@ WRONG: list[tuple[Any, ...]] = [
     ("gx.clip_golbal_norm", AttributeError, "'clip_golbal_norm'; did you mean gx.clip_global_norm?"),
     ("gx.skip_non_finite", AttributeError, "did you mean gx.skip_nonfinite?"),
     # --- hyperparameters
-    *((f"gx.{name.split()[0]}({value})", error, *name.split(), shown) for name in LIMITED
-      for value, error, shown in LIMITS if name != "scale factor" or not shown.startswith("-")),
+    *arguments(),
     *((f"gx.{name}(1.0, ord={ord})", error, name, "ord", ord) for name in ("clip_norm", "clip_global_norm")
       for ord, error in ORDERS),
     ("gx.clip_value(low=1.0, high=-1.0)", ValueError, "clip_value", "low=1.0", "high=-1.0"),
@@ -117,12 +145,12 @@ WRONG: list[tuple[Any, ...]] = [
     # --- gradients among the arguments
     ("gx.clip_global_norm(GRADS, 1.0)", TypeError, "tx = gx.clip_global_norm(...), then tx(gradients)"),
     ("gx.clip_global_norm(GRADS, max_norm=1.0)", TypeError, "multiple values", "then tx(gradients)"),
-    ("gx.clip_norm(GRADS)", TypeError, "tx = gx.clip_norm(max_norm), then tx(gradients)"),
-    ("gx.clip_norm(GRADS['w'])", ValueError, "tx = gx.clip_norm(max_norm), then tx(gradients)"),
+    ("gx.clip_norm(GRADS)", TypeError, "tx = gx.clip_norm(...), then tx(gradients)"),
+    ("gx.clip_norm(GRADS['w'])", ValueError, "tx = gx.clip_norm(...), then tx(gradients)"),
     ("gx.clip_norm((g for g in GRADS), 1.0)", TypeError, "list(...)"),
     ("gx.clip_norm(GRADS, clip_norm=1.0)", TypeError, "'clip_norm'", "then tx(gradients)"),
     ("gx.sign(GRADS)", TypeError, "tx = gx.sign(...), then tx(gradients)"),
-    ("gx.trace(GRADS, 0.9)", TypeError, "tx = gx.trace(decay), then tx"),
+    ("gx.trace(GRADS, 0.9)", TypeError, "tx = gx.trace(...), then tx"),
     ("gx.chain(gx.stop(), GRADS)", TypeError, "tx(gradients)"),
     ("gx.stop()()", TypeError, "tx(gradients)"),
     ("gx.trace(0.9)()", TypeError, "state = tx.init(params)"),
@@ -161,8 +189,8 @@ WRONG: list[tuple[Any, ...]] = [
       for rules in ("None", "'head'", "[('head', gx.stop())]")),
     # --- other objects
     *((call % tx, TypeError, call[3:].split("(")[0], "init", "update", repr(eval(tx))[:12], type(eval(tx)).__name__)
-      for tx in FOREIGN for call in ("gx.chain(gx.identity(), %s)", "gx.masked(%s, 'head')",
-                                     "gx.partition({'head': %s})", "gx.partition({'head': gx.stop()}, default=%s)")
+      for tx in FOREIGN for call in ("gx.chain(gx.identity(), %s)", "gx.partition({'head': %s})",
+                                     "gx.partition({'head': gx.stop()}, default=%s)")
       if "default" not in call or tx != "None"),
     ("gx.chain(gx.stop)", TypeError, "call it first"),
     ("gx.flush(gx.accumulate(gx.stop(), 2), ())", ValueError, "no parameters in None", "gx.flush(tx, state, params)"),

@@ -167,16 +167,6 @@ def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
         assert np.mean(array(p.grad) != wanted) < 0.01
 
 
-@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
-def test_norms_of_many_small_leaves_of_any_order(framework: str, ord: float) -> None:
-    leaves = [np.float32([i + 1.0, -2.0, 0.5 * i]) for i in range(40)]
-    found = [float(array(norm)) for norm in gx.norms(tensors(framework, leaves), ord=ord).values()]
-    assert found == pytest.approx([np.linalg.norm(leaf.astype(float), ord) for leaf in leaves], rel=3e-7)
-    together = np.linalg.norm(np.concatenate(leaves).astype(float), ord)
-    (clipped, *_) = gx.clip_global_norm(1.0, ord=ord)(tensors(framework, leaves))
-    assert array(clipped) == pytest.approx(leaves[0] / together, rel=1e-6)
-
-
 def test_norms_of_high_order_over_axes_of_tiny_numbers() -> None:
     (clipped,) = gx.clip_norm(1e-31, axes=-1, ord=12)([np.float32([[1e-30, 2e-30]])])
     assert clipped == pytest.approx(np.array([[0.5, 1.0]]) * 1e-31 / (1 + 0.5**12) ** (1 / 12), rel=1e-6, abs=0)
@@ -241,6 +231,8 @@ MANY = [
     "chain(clip_norm(1.0), freeze('3/w'))",
     "chain(clip_norm(5.0), masked(clip_norm(1.0), '**/w'))",
     "chain(clip_norm(5.0, ord=1), clip_norm(1.0))",
+    "chain(clip_norm(1.0, ord=3), clip_global_norm(1.0, ord=float('inf')))",
+    "chain(clip_norm(1.0), trace(0.5))",
 ]
 
 
