@@ -246,24 +246,6 @@ def test_jax_reads_nothing(tx: Any, monkeypatch: pytest.MonkeyPatch, jax: Any) -
 # --- the benchmark ---------------------------------------------------------------------------------------------------
 
 
-@slow("times every framework")
-def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "bench.json").read_text())
-    assert {(line["mode"], line["chain"]) for line in found["lines"]} == {
-        (mode, chain) for mode in ("pure", "in place") for chain in (1, 3)
-    }
-    for line in found["lines"]:
-        assert 0 < line["ratio"]["low"] <= line["ratio"]["median"] <= line["ratio"]["high"]
-        assert line["repetitions"] >= 5
-    bench_page.draw(found, tmp_path / "bench.png")
-    assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
-    page = bench_page.page(found)
-    assert page.count("| NumPy ") == len(found["lines"])
-    assert "`gradxform bench --quick --frameworks numpy --trees mlp`" in page
-
-
 def test_the_page_is_made_of_the_file_beside_it() -> None:
     found = json.loads((ROOT / "docs/numbers/tables/bench.json").read_text())
     assert bench_page.page(found) == (ROOT / "docs/numbers/tables/bench.md").read_text()

@@ -98,16 +98,6 @@ def test_a_leaf_of_one_element_has_no_factor(tmp_path: Path) -> None:
     assert not found.within and not certain(found), str(found)
 
 
-def test_one_element_that_is_halved_is_no_clip(tmp_path: Path) -> None:
-    def change(step: int, tree: dict[str, Any]) -> dict[str, Any]:
-        weight = tree["first/weight"]
-        weight.ravel()[np.abs(weight).argmax()] /= 2
-        return tree
-
-    found = runs(tmp_path, change, steps=1)
-    assert not found.within and not certain(found), str(found)
-
-
 def test_few_elements_exclude_no_optimizer(tmp_path: Path) -> None:
     for name, rate in (("a", 0.1), ("b", 0.2)):
         recorder, weights = gx.record(tmp_path / name), np.float32([1.0, -2.0, 0.5])

@@ -130,16 +130,6 @@ def test_scales_are_of_the_outputs_and_inputs() -> None:
     assert abs(np.sqrt(np.mean(square**2)) - 0.2) < 1e-3
 
 
-def test_mixed_trees_and_masks() -> None:
-    rng, names = np.random.default_rng(1), ("float32", "float16", "float64")
-    tree = {name: rng.standard_normal((4, 6)).astype(name) for name in names} | {"b": rng.standard_normal(6)}
-    found = gx.chain(gx.masked(gx.orthogonalize(), lambda path, leaf: leaf.ndim == 2), gx.scale(2.0))(tree)
-    np.testing.assert_array_equal(found["b"], 2 * tree["b"])
-    for name in names:
-        assert found[name].dtype == name
-        assert off(found[name], 2 * PLAIN([tree[name].astype(np.float64)])[0]) < 1e-3
-
-
 def test_matrices_without_elements(framework: str) -> None:
     tree = [np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), np.ones((2, 2), np.float32)]
     for tx in (gx.orthogonalize(), gx.orthogonalize(axes="keras", scale="rms")):
