@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from entries import ENTRIES
 from support import XLA, assert_close, slow
 
 import gradxform as gx
@@ -26,42 +28,23 @@ def wide() -> Iterator[None]:
         yield
 
 
-Make = Callable[[Any, Any], Any]
-SMOOTH: dict[str, Make] = {
-    "clip_norm": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(factor)),
-    "clip_norm, axes": lambda limit, factor: gx.chain(gx.clip_norm(limit, axes=0), gx.scale(factor)),
-    "clip_norm, ord 3": lambda limit, factor: gx.chain(gx.clip_norm(limit, ord=3), gx.scale(factor)),
-    "clip_global_norm": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.scale(factor)),
-    "clip_rms": lambda limit, factor: gx.chain(gx.clip_rms(limit / 2), gx.scale(factor)),
-    "clip_average_norm": lambda limit, factor: gx.chain(gx.clip_average_norm(limit / 4), gx.scale(factor)),
-    "clip_value": lambda limit, factor: gx.chain(gx.scale(factor), gx.clip_value(limit)),
-    "clip_adaptive": lambda limit, factor: gx.chain(gx.clip_adaptive(limit, axes="keras"), gx.scale(factor)),
-    "normalize_norm": lambda limit, factor: gx.chain(gx.normalize_norm(), gx.scale(factor * limit)),
-    "normalize_global_norm": lambda limit, factor: gx.chain(gx.normalize_global_norm(), gx.scale(factor * limit)),
-    "centralize": lambda limit, factor: gx.chain(gx.centralize(axes=0), gx.scale(factor * limit)),
-    "add_decayed_weights": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_decayed_weights(factor)),
-    "add_noise": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_noise(factor, 0)),
-    "top_k": lambda limit, factor: gx.chain(gx.top_k(0.5), gx.clip_norm(limit), gx.scale(factor)),
-    "zero_nonfinite": lambda limit, factor: gx.chain(gx.zero_nonfinite(), gx.clip_norm(limit), gx.scale(factor)),
-    "elementwise": lambda limit, factor: gx.chain(gx.elementwise(lambda g: g / (1 + abs(g))), gx.scale(limit * factor)),
-    "partition": lambda limit, factor: gx.partition({"w": gx.clip_norm(limit)}, default=gx.scale(factor)),
-    "scale_by_schedule": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(lambda t: factor / (1 + t))),
-    "ema": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.ema(factor / 2)),
-    "trace": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.trace(factor / 2, nesterov=True)),
-    "grokfast": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.grokfast(factor / 2, limit)),
-    "mars": lambda limit, factor: gx.mars(factor, 0.5, max_norm=limit),
-    "accumulate": lambda limit, factor: gx.accumulate(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 2),
-    "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
-    "error_feedback": lambda limit, factor: gx.error_feedback(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
-    "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),
-    "skip_spikes": lambda limit, factor: gx.skip_spikes(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 5.0, 4),
-    "clip_adagc": lambda limit, factor: gx.chain(gx.clip_adagc(limit, 0.5, warmup=1, max_norm=limit), gx.scale(factor)),
-    "clip_spikes": lambda limit, factor: gx.chain(gx.clip_spikes(limit, 0.5, warmup=1), gx.scale(factor)),
-    "orthogonal_to_parameters": lambda limit, factor: gx.chain(
-        gx.orthogonal_to_parameters(), gx.clip_norm(limit), gx.scale(factor)
+KNOBS = {"limit": "limit", "size": "limit", "factor": "factor", "share": "factor / 2", "part": "0.5", "where": "w"}
+KNOBS |= {"order": "", "few": "1", "bool": "False", "tx": "chain(clip_norm(limit), scale(factor))"}
+CONSTANT = ("stop", "freeze", "clip_percentile", "cautious", "skip_large")
+"""Transforms whose derivatives are zero, or tested below, or whose limit leaves the step out."""
+SMOOTH = [
+    f"skip_large({KNOBS['tx']}, 50.0)",
+    "clip_norm(limit, axes=0)",
+    "clip_norm(limit, ord=3)",
+    "centralize(axes=0)",
+    "elementwise(lambda g: g / (1 + abs(g)))",
+    *(
+        re.sub(r"<(\w+)>", lambda found: KNOBS[found[1]], entry.chains[0])
+        for entry in ENTRIES
+        if entry.chains and entry.name not in CONSTANT and "<matrix>" not in entry.chains[0]
     ),
-    "clip_zscore": lambda limit, factor: gx.chain(gx.clip_zscore(limit * 0.1, 0.9, 1), gx.scale(factor)),
-}
+]
+"""An expression of each transform, as random chains have it."""
 
 
 def arrays(tree: Any) -> Any:
@@ -82,12 +65,12 @@ WEIGHTS = {"b": np.array([0.7]), "w": np.array([1.0, -2.0, 0.5])}
 GRADIENTS = {"b": np.array([0.45]), "w": np.array([0.9, -0.2, 1.3])}
 
 
-@slow(XLA, lambda name: name not in ("clip_norm", "clip_global_norm", "clip_value"))
-@pytest.mark.parametrize("name", SMOOTH)
-def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
+@slow(XLA, lambda expression: expression not in ("clip_norm(limit)", "clip_global_norm(limit)", "clip_value(limit)"))
+@pytest.mark.parametrize("expression", SMOOTH)
+def test_updates_in_parameters_gradients_limit_and_factor(expression: str) -> None:
     def total(at: Any) -> Any:
         params, gradient, knobs = at
-        tx = SMOOTH[name](knobs["limit"], knobs["factor"])
+        tx = gx.chain(eval(expression, vars(gx) | knobs), gx.scale(knobs["factor"]))
         state, found = tx.init(params), 0.0
         for size in (1.0, 1.7) if tx.stateful else (1.0,):
             updates, state = tx.update(jax.tree.map(lambda g, size=size: g * size, gradient), state, params)
@@ -100,7 +83,7 @@ def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
     assert_near(exact, central(lambda at: both(at)[0], at))
     assert any(abs(float(exact[2][knob])) > 1e-3 for knob in ("limit", "factor"))
     of_zeros = both((at[0], jax.tree.map(jnp.zeros_like, at[1]), at[2]))[1]
-    if not name.startswith("normalize"):  # a direction has no derivative at zero
+    if not expression.startswith("normalize"):  # a direction has no derivative at zero
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_zeros))
 
 
