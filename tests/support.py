@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,35 @@ def without_generated_code(patch: pytest.MonkeyPatch) -> None:
     import torch
 
     patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+
+
+def traced(
+    framework: str, function: Callable[..., Any], calls: Iterable[Any], static: tuple[int, ...] = ()
+) -> tuple[int, list[Any]]:
+    """How often a compiled function is traced for some arguments, and its results; JAX is told what is no array."""
+    traces: list[Any] = []
+
+    def noted(*given: Any) -> Any:
+        traces.append(given)
+        return function(*given)
+
+    def backend(graph: Any, _: Any) -> Any:  # torch.compile repeats the side effects of what it traced
+        traces.append(graph)
+        return graph.forward
+
+    if framework == "torch":
+        import torch
+
+        torch.compiler.reset()
+        run = torch.compile(function, backend=backend, fullgraph=True)
+    elif framework == "jax":
+        import jax
+
+        run = jax.jit(noted, static_argnums=static)
+    else:
+        run = in_mode(framework, "compiled", noted)
+    results = [run(*given) for given in calls]
+    return len(traces), results
 
 
 def call(framework: str, mode: str, function: Callable[..., Any], *trees: Any) -> Any:

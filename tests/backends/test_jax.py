@@ -255,21 +255,6 @@ def test_weak_types_stay_weak(tx: Any, jit: bool) -> None:
 # --- limits, retraces, 64 bits ---------------------------------------------------------------------------------------
 
 
-def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
-    traces = []
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(tx: Any, tree: Any) -> Any:
-        traces.append(tx)
-        return tx(tree)
-
-    for _ in range(3):
-        run(gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(-0.1), "w"), gx.clip_value(low=-1)), grads())
-    assert len(traces) == 1
-    run(gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(-0.2), "w"), gx.clip_value(low=-1)), grads())
-    assert len(traces) == 2
-
-
 @pytest.mark.parametrize("kind", [float, jnp.float32])
 def test_a_new_limit_compiles_nothing_in_eager(kind: Any) -> None:
     def clip(c: float) -> Any:

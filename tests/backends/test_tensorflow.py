@@ -102,27 +102,6 @@ def test_lengths_that_are_unknown_are_counted() -> None:
         assert centralize(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().tolist() == [[-1.0, 1.0], [-2.0, 2.0]]
 
 
-# --- limits and retraces ---------------------------------------------------------------------------------------------
-
-
-def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
-    traces, w = [], variable()
-
-    @tf.function
-    def run(tx: Any, gradient: Any) -> Any:
-        traces.append(1)
-        return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
-
-    def chain(scale: float) -> Any:
-        return gx.chain(gx.clip_norm(1.0), gx.masked(gx.scale(scale), "w"))
-
-    for _ in range(3):  # whether the first one is gone or not
-        run(chain(0.5), tf.constant(W))
-    assert len(traces) == 1
-    run(chain(0.25), tf.constant(W))
-    assert len(traces) == 2
-
-
 # --- trees -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -22,7 +21,6 @@ from support import (
     FRAMEWORKS,
     INDUCTOR,
     INF,
-    MODES,
     MOST,
     NAN,
     STATEFUL,
@@ -40,6 +38,7 @@ from support import (
     in_mode,
     slow,
     tensors,
+    traced,
     without_generated_code,
 )
 from trees import few, gradients
@@ -341,29 +340,36 @@ def test_a_process_compiles_more_chains_than_torch_recompiles(framework: str, mo
         assert array(in_mode(framework, "compiled", tx.update)(ones, tx.init(ones))[0][0]).tolist() == [count, count]
 
 
-@by_graph
-@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[1] == "compiled"])
-def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
-    calls: list[int] = []
+TRACING = [name for name in FRAMEWORKS if name != "numpy"]
 
-    def schedule(step: Any) -> Any:
-        if framework != "torch":  # which counts calls of compiled code, too
-            calls.append(1)
-        return 1.0 / (1.0 + step)
 
-    tx = gx.clip_global_norm(schedule)
-    update, grads = in_mode(framework, mode, lambda g, state: tx.update(g, state)), tensors(framework, [np.ones(4)])
-    updates, state = update(grads, tx.init(grads))
-    traced = len(calls)
-    if framework == "torch":
-        import torch
+@pytest.mark.parametrize("framework", TRACING)
+def test_a_schedule_does_not_trace_again(framework: str) -> None:
+    tx, grads = gx.clip_global_norm(lambda step: 1.0 / (1.0 + step)), tensors(framework, [np.ones(4)])
+    states = [tx.init(grads)]
+    for _ in range(3):
+        states.append(tx.update(grads, states[-1])[1])
+    traces, results = traced(framework, tx.update, [(grads, state) for state in states])
+    norms = [np.linalg.norm(array(updates[0])) for updates, _ in results]
+    assert traces == 1 and norms == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], rel=1e-6)
 
-        same = torch.compiler.set_stance("fail_on_recompile")
-    with same if framework == "torch" else contextlib.nullcontext():
-        for step in range(1, 4):
-            assert np.linalg.norm(array(updates[0])) == pytest.approx(1.0 / step, rel=1e-6)
-            updates, state = update(grads, state)
-    assert len(calls) == traced
+
+@pytest.mark.parametrize("framework", TRACING)
+def test_a_rebuilt_equal_chain_does_not_trace_again(framework: str) -> None:
+    """Whether the first one is gone or not; one of other numbers is traced."""
+
+    def chain(factor: float) -> gx.GradientTransformation:
+        return gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(factor), "w"), gx.clip_value(low=-1))
+
+    calls, grads = [(chain(factor),) for factor in (-0.1, -0.1, -0.1, -0.2)], tensors(framework, {"w": np.ones(2)})
+    assert traced(framework, lambda tx, g: tx(g), [(*call, grads) for call in calls], static=(0,))[0] == 2
+
+
+def test_a_limit_that_is_a_tensor_is_read_anew(torch: Any) -> None:
+    limit, grads = torch.tensor(1.0), torch.tensor([3.0, 4.0])
+    calls = ((limit.fill_(value), (grads,))[1] for value in (1.0, 2.0))
+    traces, (one, two) = traced("torch", gx.clip_norm(limit), calls)
+    assert traces == 1 and torch.equal(one * 2, two)
 
 
 def test_schedules_and_formulas_of_ones_own_may_read_what_changes(framework: str) -> None:
