@@ -14,8 +14,8 @@ import numpy as np
 from gradxform.backend.host import kernels, threads
 from gradxform.backend.host import namespace as host
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Columns, Containers, Given, Row
-from gradxform.numerics.elementwise import LEAST, MOST, Formula
+from gradxform.backend.protocol import Containers
+from gradxform.numerics.elementwise import LEAST, MOST
 from gradxform.numerics.elementwise import times as rescaled
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -104,12 +104,6 @@ class NumPy(kernels.Readable, Plain):
                 rows = list(zip(leaves, by, own, strict=True))
                 return threads.spread(lambda row: times(*row), rows, [leaf.size for leaf in leaves])
         return list(map(times, leaves, by, own))
-
-    def elementwise(
-        self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
-    ) -> list[Any]:
-        """A formula of each leaf's elements, written into arrays where they fit."""
-        return kernels.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
 
     @host.QUIET
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gradxform.backend.protocol import Columns, Given, Row, Steps, places_of
+from gradxform.backend.protocol import Columns, Given, Row, Steps, grouped, places_of
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
-from gradxform_torch import parts, private
+from gradxform_torch import private
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.plain import Leafwise
 from gradxform_torch.readable import are_writable
@@ -21,6 +22,8 @@ from gradxform_torch.readable import are_writable
 _KIND = operator.attrgetter("device", "dtype")
 _SUMS = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32) | {torch.float64: torch.float64}
 """The dtypes of the sums of real leaves."""
+CACHED = 1 << 17
+"""Elements at a time: those of three columns stay in a core's cache from one step to the next."""
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
@@ -117,10 +120,10 @@ def are_fit(leaves: Row, columns: Columns) -> bool:
     return [x.dtype for x in every] == kinds * len(columns) and all(are_writable(every))
 
 
-def sums(columns: Columns, steps: Steps, factors: Given, in_cache: bool = False) -> list[torch.Tensor] | None:
+def sums(columns: Columns, steps: Steps, factors: Given, most: float = math.inf) -> list[torch.Tensor] | None:
     """Overwrite columns that fit, step by step, and return the sums of the last step; those of the temporary are new.
 
-    If wanted, as many rows at a time as stay in the cache from one step to the next.
+    Rows of up to `most` elements are computed together, step by step.
 
     None for what needs another kernel: numbers on a device or that float32 does not hold, and leaves that a
     multi-tensor function takes one by one on an accelerator.
@@ -134,7 +137,7 @@ def sums(columns: Columns, steps: Steps, factors: Given, in_cache: bool = False)
             weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
     extreme = any(map(elementwise.is_extreme, {*itertools.chain(*itertools.chain(*by))}))
     kinds = list(zip(*[map(_KIND, column) for column in columns], strict=True))
-    groups = places_of(kinds).values() if not in_cache else parts.joined([x.numel() for x in columns[0]], kinds)
+    groups = grouped([x.numel() for x in columns[0]], kinds, most, most)
     if extreme or not all([_is_fused(columns[0][places[0]], kinds[places[0]]) for places in groups]):
         return None
     out: list[Any] = [None] * len(kinds)

@@ -16,7 +16,7 @@ from gradxform.backend.protocol import Axes, Columns, Given, Row, Steps
 from gradxform.core.leaves import put
 from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Formula, in_steps, weighted
-from gradxform_torch import foreach, parts
+from gradxform_torch import foreach
 from gradxform_torch.namespace import Namespace, rounded_number
 from gradxform_torch.readable import are_writable
 
@@ -86,7 +86,12 @@ class Host(Readable, foreach.Eager):
     ) -> list[Any]:
         """A formula of each leaf's elements."""
         found = foreach.combination(columns, numbers, factors, out) if formula is weighted else None
-        return super().elementwise(formula, columns, numbers, factors, **static) if found is None else found
+        if found is not None:
+            return found
+        own = out if out is not None and foreach.are_fit(columns[0], [out]) else None
+        new = super().elementwise(formula, columns, numbers, factors, own, **static)
+        torch.autograd.graph.increment_version(own or ())
+        return new
 
     def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
         """Overwrite real columns with sums; not in half precision, nor by numbers that float32 does not hold."""
@@ -95,7 +100,7 @@ class Host(Readable, foreach.Eager):
         each = None if factors is None else np.broadcast_to(np.asarray(factors, "d"), len(columns[0])).tolist()
         pieces = [(i, piece) for i, row in enumerate(zip(*columns, strict=True)) for piece in _pieces(row)]
         cut = [[piece[k] for _, piece in pieces] for k in range(len(columns))]
-        return foreach.sums(cut, steps, each and [each[i] for i, _ in pieces], in_cache=True) is not None
+        return foreach.sums(cut, steps, each and [each[i] for i, _ in pieces], foreach.CACHED) is not None
 
     def peer_norm(self, function: str, leaves: Row, ord: float, axes: tuple[int, ...] | None) -> torch.Tensor | None:
         """The norm as torch.nn.utils computes it."""
@@ -107,9 +112,9 @@ class Host(Readable, foreach.Eager):
 
 def _pieces(row: tuple[torch.Tensor, ...]) -> Sequence[tuple[torch.Tensor, ...]]:
     """A row of tensors, in pieces that stay in the cache from one step to the next."""
-    if row[0].numel() <= 2 * parts.LARGE or not all([x.is_contiguous() for x in row]):
+    if row[0].numel() <= foreach.CACHED or not all([x.is_contiguous() for x in row]):
         return [row]
-    return list(zip(*[torch.split(x.view(-1), 2 * parts.LARGE) for x in row], strict=True))
+    return list(zip(*[torch.split(x.view(-1), foreach.CACHED) for x in row], strict=True))
 
 
 def _times(leaves: foreach.Tensors, own: bool, factors: float | list[float]) -> Any:

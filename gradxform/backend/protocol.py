@@ -393,12 +393,12 @@ def places_of(keys: Iterable[Any]) -> dict[Any, list[int]]:
     return found
 
 
-def grouped(sizes: Sequence[int], keys: Row, large: int, most: int) -> list[list[int]]:
+def grouped(sizes: Sequence[int], keys: Row, large: float, most: float) -> list[list[int]]:
     """Group the positions of a key, up to `most` elements; what is `large`, or has the key None, is alone."""
     found: list[list[int]] = []
     rows = enumerate(zip(sizes, keys, strict=True))
     for places in places_of([i if key is None or size > large else key for i, (size, key) in rows]).values():
-        free = -1
+        free: float = -1
         for i in places:
             if sizes[i] > free:
                 found.append([])

@@ -147,6 +147,15 @@ def test_nothing_is_written_when_no_clip_is_due(tx: Any) -> None:
     assert all(x.grad is entry[0] for x, entry in zip((p, q), before, strict=True))
 
 
+@pytest.mark.parametrize("tx", [gx.scale(0.5), gx.add_decayed_weights(0.1, cautious=True)], ids=repr)
+def test_autograd_notices_that_a_gradient_was_overwritten(tx: Any) -> None:
+    p, x = parameter(W), torch.ones(2, requires_grad=True)
+    product = (x * p.grad).sum()
+    gx.torch.apply_(tx, [p])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
 def test_the_results_of_a_pure_call_are_no_views_of_each_other() -> None:
     given = torch.tensor(W)
     first, second = gx.chain(gx.scale(2.0), gx.clip_value(1.0))([given, given])

@@ -321,10 +321,14 @@ class Readable(Backend):
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any
     ) -> list[Any]:
-        """Apply a formula to the elements of each leaf."""
-        by = [None] * len(columns[0]) if factors is None else factors
-        *seen, given, by = [list(map(self._seen, some)) for some in (*columns, numbers, by)]
-        return list(map(self.taken, of_leaves(formula, seen, given, by, static)))
+        """Apply a formula to the elements of each leaf; arrays in `out` have views that may be written."""
+        nothing = [None] * len(columns[0])
+        given = [*columns, numbers, factors or nothing, out or nothing]
+        views = {id(x): self._seen(x) for x in itertools.chain(*given)}  # one view of an array in two columns
+        *seen, numbers, by, memory = [[views[id(x)] for x in some] for some in given]
+        found = of_leaves(formula, seen, numbers, by, static, out and memory)
+        rows = zip(found, memory, out or nothing, strict=True)
+        return [own if new is place else self.taken(new) for new, place, own in rows]
 
     def each(self, formula: Callable[..., Array], columns: Columns, numbers: Row, out: Given = None) -> list[Array]:
         """Apply a formula that selects to the elements of each leaf, in their dtypes."""
