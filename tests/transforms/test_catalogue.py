@@ -356,13 +356,14 @@ def test_a_schedule_does_not_trace_again(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", TRACING)
 def test_a_rebuilt_equal_chain_does_not_trace_again(framework: str) -> None:
-    """Whether the first one is gone or not; one of other numbers is traced."""
+    """Though the first one is gone; one of other numbers is traced."""
 
     def chain(factor: float) -> gx.GradientTransformation:
         return gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(factor), "w"), gx.clip_value(low=-1))
 
-    calls, grads = [(chain(factor),) for factor in (-0.1, -0.1, -0.1, -0.2)], tensors(framework, {"w": np.ones(2)})
-    assert traced(framework, lambda tx, g: tx(g), [(*call, grads) for call in calls], static=(0,))[0] == 2
+    grads = tensors(framework, {"w": np.ones(2)})
+    calls = ((chain(factor), grads) for factor in (-0.1, -0.1, -0.1, -0.2))
+    assert traced(framework, lambda tx, g: tx(g), calls, static=(0,))[0] == 2
 
 
 def test_a_limit_that_is_a_tensor_is_read_anew(torch: Any) -> None:
