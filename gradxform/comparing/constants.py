@@ -48,7 +48,7 @@ UNRELATED = 0.97  # cosine of all gradients below which they point elsewhere: dr
 
 # what tells an optimizer
 ROOM = 2.0**8  # units of its parameter that a move must have, so that the subtraction leaves half of float32's digits
-CANCELS = 1e-2  # part of the usual gradient below which it is a sum that cancels, and its sign may be rounding
+CANCELS = 1e-2  # part of the usual gradient below which it is a sum that cancels, and which no clip by value is below
 OPTIMIZER_ELEMENTS = 16  # elements below which nothing is said of an optimizer: twice as many as it has numbers
 TELLING_UNITS = 8.0  # units of the parameters that a setting may be off before another number is added to it
 SAME_RATE, SAME_DECAY, SAME_EPSILON = AMPLIFIED * 2.0**-14, 0.02, 0.1  # how far fitted numbers may be apart, relatively

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.constants import BETTER, OPTIMIZER_ELEMENTS, TELLING_UNITS
+from gradxform.comparing.constants import BETTER, TELLING_UNITS
 
 _MOMENTA = (0.5, 0.8, 0.9, 0.95, 0.99)
 _BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0.8, 0.999), (0.5, 0.999), (0.0, 0.999))
@@ -35,6 +34,12 @@ class Run(NamedTuple):
         """Whether any parameter moves at each recorded step."""
         return self.moves.any(1)
 
+    @property
+    def terms(self) -> Any:
+        """How large the terms of the moves are, which may cancel: as the largest move up to then."""
+        size = np.abs(self.moves)
+        return np.maximum(np.maximum.accumulate(size), self.unit * size.max())
+
     def of(self, elements: Any, batches: int) -> Run:
         """Some elements, and steps that add the gradients of so many batches."""
         steps = slice(0, len(self.moves) // batches * batches, batches)
@@ -46,7 +51,7 @@ class Setting(NamedTuple):
     """An optimizer with its numbers; a number is zero where it has none, or one that is too small to show."""
 
     family: str
-    """ "SGD", "Adagrad", "RMSprop", "Adam" or "Lion"."""
+    """ "SGD", "EMA or RAdam" (which divides by nothing at first), "Adagrad", "RMSprop", "Adam" or "Lion"."""
     beta1: float = 0.0
     beta2: float = 0.0
     nesterov: int = 0
@@ -63,18 +68,25 @@ class Setting(NamedTuple):
     rates: tuple[float, ...] = ()
     """One, or that of each step, where they differ."""
     error: float = float("inf")
-    """How far the moves of a run are from the predicted ones, relative to them."""
+    """How far a move is at most from its prediction, relative to its terms and beyond the rounding of parameters."""
+
+    def cost(self, unit: float) -> float:
+        """The error, where it is above rounding, times what each number that was fitted must make it smaller by."""
+        numbers = len(self.rates) + sum(number > 0 for number in (self.epsilon, self.decay, self.l2))
+        return max(self.error, TELLING_UNITS * unit) * BETTER**numbers
 
 
 def _families() -> Iterator[list[Setting]]:
-    """The optimizers that are tried, without their numbers, the simplest family first."""
+    """The optimizers that are tried, the simplest first; those of a list differ from the second step on alone."""
     yield [Setting("SGD")]
     yield [Setting("SGD", beta, nesterov=nesterov) for beta in _MOMENTA for nesterov in (0, 1)]
-    yield [Setting("Adagrad", start=start) for start in (0.0, 0.1)]
+    yield [Setting("EMA or RAdam", beta, counted=1) for beta in _MOMENTA]
+    yield from ([Setting("Adagrad", start=start)] for start in (0.0, 0.1))
     yield [Setting("Adagrad", place=INSIDE)]  # from another start, which is its epsilon
     yield [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in (OUTSIDE, INSIDE)]
-    adam = itertools.product(_BETAS, (1, -1, 0, 2), PLACES)
-    yield [Setting("Adam", *betas, 0, counted, place) for betas, counted, place in adam if counted >= 0 or place != HAT]
+    for place in PLACES:
+        adam = itertools.product(_BETAS, (1, 0, 2) if place == HAT else (1, -1, 0, 2))
+        yield [Setting("Adam", *betas, 0, counted, place) for betas, counted in adam if betas[0] or counted == 1]
     yield [Setting("Lion", *betas) for betas in _LION]
 
 
@@ -97,105 +109,88 @@ def _parts(s: Setting, run: Run) -> tuple[Any, Any, Any]:
     m, v = _running(g, s.beta1, 1 - s.beta1)[1:], _running(g**2, keep, add, s.start)[1:]
     count: Any = np.maximum(np.arange(len(g)) + s.counted, 1)[:, None] if s.counted >= 0 else np.inf
     first, second = 1 - s.beta1**count, 1 - s.beta2**count
-    return m / first, np.sqrt(v / second), one * np.sqrt(second) if s.place == HAT else one
+    root = one if s.family == "EMA or RAdam" else np.sqrt(v / second)
+    return m / first, root, one * np.sqrt(second) if s.place == HAT else one
 
 
-def _predicted(s: Setting, run: Run) -> Setting:
-    """A setting with its error on the whole run."""
+def _predicted(s: Setting, run: Run, part: float) -> Setting:
+    """A setting with its error on the whole run, on a part of all moves."""
     first, root, hat = _parts(s, run)
     divisor = np.sqrt(root**2 + s.epsilon) if s.place == INSIDE else root + s.epsilon / hat
     moves = np.array(s.rates)[:, None] * first / np.maximum(divisor, 1e-300) + s.decay * run.parameters
-    size = np.abs(run.moves) + run.unit * np.abs(run.parameters)  # a parameter that starts at zero may stay there
-    quantile = 0.95 if s.family == "Lion" else 0.5  # of nearly all signs, of most elements else
-    left = np.abs(moves - run.moves) / np.maximum(size, 1e-300)
-    small = np.argsort(np.abs(run.gradients[0]))[:OPTIMIZER_ELEMENTS]  # all others may be signs by a clip by value
-    is_near = np.median(left[0, small]) < 1 / BETTER
-    return s._replace(error=float(np.quantile(left, quantile, axis=1).max()) if is_near else np.inf)
+    left = np.abs(moves - run.moves) - 2 * run.unit * np.abs(run.parameters)
+    return s._replace(error=max(0.0, float(np.quantile(left / run.terms, part))))
 
 
-_LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))
-_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"), ("rate", "epsilon", "decay"))
-"""The numbers that are solved for, the fewest first."""
+_UNDIVIDED = ("SGD", "EMA or RAdam", "Lion")
+_LINEAR: tuple[tuple[str, ...], ...] = (), ("decay",), ("l2",)
+_DIVIDED: tuple[tuple[str, ...], ...] = (), ("epsilon",), ("epsilon", "decay"), ("decay",)
+_ADAPTIVE = {OUTSIDE: _DIVIDED, HAT: _DIVIDED[1:3], INSIDE: _DIVIDED[1:2]}
+"""The numbers that are solved for, beside rates."""
 
 
-def _fitted(s: Setting, run: Run) -> Setting:
-    """A setting with the fewest numbers that predict the moves.
+def _fits(s: Setting, run: Run, rates: Any, part: float = 1.0) -> Iterator[Setting]:
+    """A setting with some of its numbers, and how well it predicts the moves.
 
-    The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
-    others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
+    The numbers are solved for in half of the elements and all steps but the last, if there are several: the others are
+    predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
+
+    Args:
+        s: the setting without numbers.
+        run: the moves to predict.
+        rates: a row for each rate, with a one at the steps that have it.
+        part: the part of all moves that the error is the largest of.
     """
-    best, moves, is_linear, power = s, run.moves, s.family in ("SGD", "Lion"), 1 + (s.place == INSIDE)
-    first, root, hat = _parts(s, run)  # under the root, the squares of moves are linear in epsilon
-    columns = {"rate": first**power, "epsilon": -(moves**power) / hat, "decay": run.parameters * root}
-    columns |= {"l2": _parts(s, run._replace(gradients=run.parameters))[0]} if is_linear else {}
-    for names in _LINEAR if is_linear else _ADAPTIVE[: 6 - 2 * power]:
-        found: dict[str, Any] = dict(
-            zip(names, _solved((moves * root) ** power, [columns[name] for name in names]), strict=True)
-        )
-        if min(found.values()) >= 0 and found.get("epsilon", 0.0) <= np.max(root):
-            rate = found.pop("rate") ** (1 / power)
+    (first, root, hat), power = _parts(s, run), 1 + (s.place == INSIDE)
+    l2 = _parts(s, run._replace(gradients=run.parameters))[0] if s.family in _UNDIVIDED else first
+    rounding = (np.abs(run.parameters) + TELLING_UNITS * run.terms) * run.terms ** (power - 1)
+    ways = _LINEAR if s.family in _UNDIVIDED else _ADAPTIVE[s.place]
+    known = slice(None, -1 if len(rates) < len(first) else None)
+    for names in ways if len(rates) == 1 else ways[:2]:
+        found: dict[str, Any] = {"epsilon": 0.0}
+        for _ in range(3 if "epsilon" in names else 1):  # epsilon times decay is as it was found before
+            scale = (root**power + max(found["epsilon"], 0.0) / hat) * rounding
+            moves = run.moves - found.get("decay", 0.0) * run.parameters
+            columns = {"epsilon": -(moves**power) / hat, "decay": run.parameters * root, "l2": l2}
+            terms = ((run.moves * root) ** power, *(rates * first**power), *(columns[name] for name in names))
+            wanted, *rows = ((term / scale)[known, ::2].ravel() for term in terms)
+            (*numbers,) = np.linalg.lstsq(np.stack(rows, 1), wanted, rcond=None)[0].tolist()
+            found = {name: numbers.pop() for name in reversed(names)}
+        numbers = [(abs(rate) > run.unit * max(numbers)) * rate for rate in numbers]
+        if min(*numbers, *found.values(), 0.0) >= 0 and found.get("epsilon", 0.0) <= np.max(root) ** power:
             if "l2" in found:
-                found["l2"] /= rate or 1.0
-            new = _predicted(s._replace(rates=(rate,), **found), run)
-            if BETTER * new.error < best.error:
-                best = new._replace(place=new.place if new.epsilon else OUTSIDE)
-        if best.error <= TELLING_UNITS * run.unit:
-            break
-    return best
-
-
-def _solved(wanted: Any, columns: list[Any]) -> list[float]:
-    """The coefficients of columns that make up what is wanted, by relative least squares."""
-    steps = slice(None, -1 if len(wanted) > 1 else None)
-    matrix = np.stack([(column / wanted)[steps, ::2].ravel() for column in columns], 1)
-    found = np.linalg.lstsq(matrix, np.ones(len(matrix)), rcond=None)[0]
-    left = np.abs(matrix @ found - 1)
-    kept = left <= np.quantile(left, 0.8)  # an element whose sign is rounding spoils a mean
-    return np.linalg.lstsq(matrix[kept], np.ones(int(kept.sum())), rcond=None)[0].tolist()
-
-
-def _scheduled(s: Setting, run: Run) -> Setting:
-    """A setting with a rate of each step."""
-    first, root, _ = _parts(s, run)
-    rates = np.median((run.moves * root / first)[:, ::2], axis=1)
-    return _predicted(s._replace(rates=tuple(rates.tolist())), run)
-
-
-_error = operator.attrgetter("error")
+                found["l2"] /= numbers[0] or 1.0
+            yield _predicted(s._replace(rates=tuple(rate ** (1 / power) for rate in numbers), **found), run, part)
 
 
 def settings_of(run: Run, enough: float) -> list[Setting]:
-    """The settings of the simplest family that predict a run to within a relative error, best first.
+    """The settings that predict all moves of a run to within a relative error, and none much better or more simply.
 
-    A family that predicts it much better is preferred: Adagrad is nearly RMSprop at first, or SGD. Where no family does
-    with one rate, L2 in Adam and rates that change from step to step are tried.
+    Where none does, rates of each step are tried, and L2 in Adam.
     """
-    best: list[Setting] = []
-    families = list(_families())
+    count = len(run.moves)
+    settings = [s for alike in _families() for s in alike[: None if count > 1 else 1]]
+    usual = [s for s in settings if s.place == OUTSIDE and s.counted == (s.family == "Adam") * 2 - 1]
+    one, each = np.ones((1, count, 1)), np.eye(count)[:, :, None]
 
-    def fitting(fits: Iterable[Setting]) -> list[Setting]:
-        return sorted((fit for fit in fits if fit.error <= enough), key=_error)
+    def fitting(settings: list[Setting], rates: Any) -> list[Setting]:
+        return [fit for s in settings for fit in _fits(s, run, rates) if fit.error <= enough]
 
-    usual = [s for s in itertools.chain(*families) if s.place == OUTSIDE and s.counted == (s.family == "Adam") * 2 - 1]
-    if run.steps.all():
-        for settings in families:
-            fits = fitting(_fitted(s, run) for s in settings)
-            if fits and (not best or BETTER * fits[0].error < best[0].error):
-                best = fits
-            if best and best[0].error <= TELLING_UNITS * run.unit:
-                break
-        best = best or fitting([_with_l2([s for s in usual if s.family == "Adam"], run)])
-    if not best and run.steps.sum() > 2:
-        best = fitting(_scheduled(s, run) for s in usual)
-    return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
+    fits = fitting(settings, one) if run.steps.all() else []
+    if not fits and run.steps.sum() > 2:
+        fits = fitting(usual, each)
+    if not fits and run.steps.all():
+        fits = fitting([_with_l2([s for s in usual if s.family == "Adam"], run, one)], one)
+    fits.sort(key=lambda fit: fit.cost(run.unit))
+    return [fit for fit in fits if fit.cost(run.unit) < BETTER * fits[0].cost(run.unit)]
 
 
-def _with_l2(settings: list[Setting], run: Run) -> Setting:
+def _with_l2(settings: list[Setting], run: Run, rates: Any) -> Setting:
     """The best setting with L2, which is searched for among ever nearer numbers, of ever fewer settings."""
     best, spread = [s._replace(l2=10.0**-3.3) for s in settings], 10.0**2.8
-    for left in (8, 4, 2, 1, 1, 1, 1, 1, 1):
-        near = [(s, float(s.l2 * spread**x)) for s in best for x in np.linspace(-1, 1, 11)]
-        fits = [_fitted(Setting("Adam", *s[1:7], l2=l2), run) for s, l2 in near]
-        each = {s[:7]: s for s in sorted(fits, key=_error, reverse=True)}  # with its best number
-        best, spread = sorted(each.values(), key=_error)[:left], spread**0.3
+    for left in (8, 8, 4, 2, *[1] * 8):
+        near = [Setting("Adam", *s[1:7], l2=float(s.l2 * spread**x)) for s in best for x in np.linspace(-1, 1, 11)]
+        fits = [next(_fits(s, run, rates, 0.8), s) for s in near]
+        each = {s[:7]: s for s in sorted(fits, key=lambda fit: fit.error, reverse=True)}  # with its best number
+        best, spread = sorted(each.values(), key=lambda fit: fit.error)[:left], spread**0.3
     return best[0]

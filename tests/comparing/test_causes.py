@@ -56,7 +56,9 @@ LONG = {"steps": 31, "every": 10}
 OPTIMIZERS = {
     "bias correction counted from 2": moved_by(ADAM, opt(adam, first=2), "bias_correction", "step 1; B .* step 2"),
     "bias correction counted from 0": moved_by(ADAM, opt(adam, first=0), "bias_correction", "step 1; B .* step 0"),
-    "Adam's epsilon": moved_by(ADAM, opt(adam, epsilon=1e-4), "epsilon", "A is Adam with no epsilon .* epsilon 0.0001"),
+    "Adam's epsilon": moved_by(
+        ADAM, opt(adam, epsilon=1e-4), "epsilon", r"A is Adam with epsilon (1e-08|9\.9\de-09); .* epsilon 0\.0001"
+    ),
     "Keras's epsilon": moved_by(
         opt(adam, epsilon=1e-3), opt(adam, epsilon=1e-3, place="hat"), "epsilon", "B .* before the bias correction"
     ),

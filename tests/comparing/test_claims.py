@@ -153,7 +153,8 @@ def test_adam_beside_sgd(steps: int, tmp_path: Path) -> None:
         (sgd(), adam(), {"optimizer"}),
         (adam(), adam(decay=0.01), {"weight_decay"}),
         (adam(epsilon=1e-3), adam(epsilon=1e-2), {"epsilon"}),
-        (adam(), adam(epsilon=1e-3), set()),  # the first may be Lion
+        (adam(), adam(epsilon=1e-3), {"epsilon"}),
+        (adam(epsilon=0.0), adam(epsilon=1e-3), set()),  # the first may be Lion
         (lion(), adam(1e-3), set()),
         (sgd(), sgd(momentum=0.9, nesterov=True), set()),
         (sgd(), lambda step, name, g, p: 0.1 * np.clip(g, -1.3e-3, 1.3e-3), set()),  # 95% are signs
@@ -192,6 +193,51 @@ def test_rmsprop_with_a_long_memory_is_no_adagrad(steps: int, tmp_path: Path) ->
 def test_a_large_start_of_adagrad_is_no_certain_sgd(tmp_path: Path) -> None:
     found = trained(tmp_path, {"optimizer": sgd(), "steps": 3}, {"optimizer": adagrad(start=2.0), "steps": 3})
     assert not found.within and not certain(found), str(found)
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+@pytest.mark.parametrize("part", [0.6, 0.9, 1.1])
+@pytest.mark.parametrize("size", [(17,), (24, 24)])
+def test_a_clip_by_value_after_recording_is_no_certain_optimizer(
+    size: tuple[int, ...], part: float, steps: int, tmp_path: Path
+) -> None:
+    """The limit is between gradients, or below all of few ones, which then move as by their signs."""
+    for name in "ab":
+        recorder, p, first = gx.record(tmp_path / name), np.float32(np.zeros(size)), normal_of(size, 0)
+        limit = np.quantile(np.abs(first), 1 - part) if part < 1 else np.abs(first).min() / 2
+        for step in range(steps):
+            g = normal_of(size, step)
+            recorder(step, gradients={"w": g}, parameters={"w": p})
+            p = p - np.float32(0.1 * (np.clip(g, -limit, limit) if name == "b" else g))
+    for one, other in ("ab", "ba"):
+        found = gx.compare(tmp_path / one, tmp_path / other)
+        assert not found.within, str(found)
+        assert not certain(found) or (size, part) == ((24, 24), 1.1), str(found)
+
+
+def normal_of(size: tuple[int, ...], step: int) -> Any:
+    return np.float32(np.random.default_rng(step).normal(size=size))
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+@pytest.mark.parametrize("other", ["sign", "lion", "adam"])
+def test_gradients_of_one_size_tell_no_sgd_from_signs(other: str, steps: int, tmp_path: Path) -> None:
+    make = {"sign": lambda: lambda step, name, g, p: 3e-3 * np.sign(g), "lion": lion, "adam": lambda: adam(2e-3)}[other]
+    both = {"change": each(lambda name, g: 0.01 * np.sign(g)), "steps": steps}
+    for folder, one in (("sgd", sgd()), (other, make())):
+        found = trained(tmp_path / folder, {"optimizer": one, **both}, {"optimizer": make(), **both})
+        assert found.within == (folder == other), str(found)
+        assert certain(found) <= ({"optimizer"} if other == "lion" and steps > 2 else set()), str(found)
+
+
+@slow(RUNS, steps=(3, 4, 5))
+@pytest.mark.parametrize("steps", [3, 4, 5, 6])
+@pytest.mark.parametrize("one", ["sgd", "momentum", "adam"])
+def test_first_steps_of_radam_are_no_schedule_of_sgd(one: str, steps: int, tmp_path: Path) -> None:
+    make = {"sgd": sgd, "momentum": lambda: sgd(0.05, 0.9), "adam": adam}
+    found = trained(tmp_path, {"optimizer": make[one](), "steps": steps}, {"optimizer": radam(), "steps": steps})
+    assert not found.within and certain(found) <= {"optimizer"}, str(found)
+    assert not certain(found) or "B is SGD" not in str(found), str(found)
 
 
 def norm_of(tree: dict[str, Any]) -> np.float32:

@@ -13,14 +13,10 @@ from gradxform.comparing import constants
 from gradxform.comparing.comparison import SAMPLE, Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.layouts import few
-from gradxform.comparing.optimizers import Run, Setting, settings_of
+from gradxform.comparing.optimizers import INSIDE, Run, Setting, settings_of
 
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 """Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
-
-
-Moves = tuple[Any, Any]
-"""How the parameters of a leaf move from one recorded step to the next in A and B; of a sample."""
 
 
 class Parting(NamedTuple):
@@ -28,7 +24,8 @@ class Parting(NamedTuple):
 
     step: int
     after: int
-    moves: Mapping[int, Moves]
+    moves: Mapping[int, tuple[Any, Any]]
+    """How a sample of each leaf moves from one recorded step to the next in A and B."""
     bad: list[int]
 
 
@@ -41,7 +38,7 @@ def _parting(e: Evidence) -> Parting | None:
     arithmetic, apart = e.coarsest("parameters"), dict[int, float]()
     least, unit = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget), arithmetic.unit
     for step, after in itertools.pairwise(step for step in e.steps if e.step is None or step <= e.step):
-        moves, bad = dict[int, Moves](), []
+        moves, bad = dict[int, tuple[Any, Any]](), []
         for i in range(len(e.pairs)):
             there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
             if not there or e.is_noise(i, "gradients", step):
@@ -88,7 +85,7 @@ def _unknown(e: Evidence, at: Parting) -> Finding | None:
     if at.after - at.step > 1:
         return None
     why = "no setting of SGD, Adagrad, RMSprop, Adam or Lion that was tried predicts the moves"
-    why = why if _runs(e, at.bad, 1)[0] else "there are too few elements to tell how"
+    why = why if _runs(e, at.bad, 1)[0] else "there are too few elements to tell how, or gradients of one size"
     text += f"the parameters move otherwise from step {at.step} on: other optimizers, or what is done to gradients "
     return Finding("optimizer", f"{text}after they are recorded; {why}.", at.step, e.labels(at.bad))
 
@@ -145,12 +142,20 @@ def _runs(e: Evidence, bad: list[int], most: int) -> tuple[list[Run], int]:
     g, p = (np.stack([np.stack([*map(np.concatenate, zip(*x, strict=True))]) for x in tree], 1) for tree in read)
     runs = [Run(x[:-1], y[:-1], y[:-1] - y[1:], unit) for x, y in zip(g, p, strict=True)]
     exact = (np.abs(run.moves) > constants.ROOM * unit * np.abs(run.parameters) for run in runs)
-    each = (x[run.steps].all(0) & (run.gradients != 0).all(0) for x, run in zip(exact, runs, strict=True))
-    kept = np.logical_and(*each)
-    chosen = few(np.flatnonzero(kept), _ELEMENTS)
+    each = [x[run.steps].all(0) & (run.gradients != 0).all(0) for x, run in zip(exact, runs, strict=True)]
+    chosen = few(np.flatnonzero(np.logical_and(*each)), _ELEMENTS)
     ones, others = (run.steps.tolist() for run in runs)
     batches = (ones == others and _period(ones)) or 1
-    return [run.of(chosen, batches) for run in runs] * (len(chosen) >= constants.OPTIMIZER_ELEMENTS), batches
+    enough = len(chosen) >= constants.OPTIMIZER_ELEMENTS
+    tells = enough and not any(_are_signs(run.of(x, batches)) for run, x in zip(runs, each, strict=True))
+    return [run.of(chosen, batches) for run in runs if tells], batches
+
+
+def _are_signs(run: Run) -> bool:
+    """Whether all move by one size, and no gradient is so small that no clip by value would do so."""
+    gradients, moves = np.abs(run.gradients), np.abs(run.moves).max(0)
+    has_one_size = moves.min() > (1 - constants.CLIPPED) * moves.max()
+    return bool(has_one_size and gradients.min() > constants.CANCELS * np.median(gradients))
 
 
 def _settings(e: Evidence, at: Parting) -> Finding | None:
@@ -166,15 +171,19 @@ def _difference(e: Evidence, at: Parting, runs: list[Run], batches: int) -> Find
     candidates = [settings_of(run, constants.AMPLIFIED * budget) for run in runs]
     if not runs or not all(candidates):
         return None
-    pair = _nearest(*candidates)
-    found = {field: both for field in _FIELDS if (both := _unequal(field, *pair))}
-    alike, first = pair[0].family == pair[1].family, next(iter(found), "")
-    if alike and not first:
-        return None
-    kind, numbers = (_FIELDS[first][0], dict(zip("ab", found[first], strict=True))) if alike else ("optimizer", {})
-    labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
     count = min(int(run.steps.sum()) for run in runs)
-    proven = max(s.error for s in pair) <= budget and _are_alone(pair, count, [*found])
+    pairs = {pair: _kinds(*pair) for pair in itertools.product(*candidates)}
+    nearest = [pair for pair, kinds in pairs.items() if not any({*other} < {*kinds} for other in pairs.values())]
+    pair, kinds = nearest[0], pairs[nearest[0]]
+    if not kinds:
+        return None
+    claims = {(pairs[each][0], *(_name(s, count, False) for s in each)) for each in nearest}
+    found = {field: both for field in _FIELDS if (both := _unequal(field, *pair))}
+    alike = pair[0].family == pair[1].family
+    numbers = dict(zip("ab", next(iter(found.values())), strict=True)) if alike else {}
+    labels = e.labels(at.bad) if len(at.bad) < len(at.moves) else ()
+    certain = len(claims) == 1 and all(s.error <= budget and not _is_open(s, count) for s in pair)
+    certain = certain and (batches == 1 or kinds[0] != "epsilon")  # which a mean in one run looks like
     fields = ([f for f in _FIELDS if (f in found if alike else count > 1 and getattr(s, f) != _NONE[f])] for s in pair)
     told = [f" with {', '.join(_words(s, f) for f in x)}" * bool(x) for s, x in zip(pair, fields, strict=True)]
     a, b = (f"{_name(s, count, alike)}{x}" for s, x in zip(pair, told, strict=True))
@@ -183,42 +192,36 @@ def _difference(e: Evidence, at: Parting, runs: list[Run], batches: int) -> Find
         f"B is {b}. Both move so, in {runs[0].moves.shape[1]} elements over {count} step{'s' * (count > 1)}"
     )
     text += f", by sums of the gradients of {batches} batches, which a run may divide by {batches}" * (batches > 1)
-    text += "." if proven else ". Other settings may move so as well: record more steps to decide."
-    if count == 1 and kind == "epsilon":
+    text += "." if certain else ". Other settings may move so as well: record more steps to decide."
+    if count == 1 and kinds[0] == "epsilon":
         text += " One added before the bias correction, as in Keras, looks 1 / sqrt(1 - second beta) times as large."
-    certain = proven and (batches == 1 or kind != "epsilon")  # which a mean in one run looks like
-    return Finding(kind, text, at.step, labels, numbers, is_certain=certain)
+    return Finding(kinds[0], text, at.step, labels, numbers, is_certain=certain)
 
 
-def _are_alone(pair: tuple[Setting, Setting], count: int, differ: list[str]) -> bool:
-    """Whether no other settings of another kind would move so.
+def _is_open(s: Setting, count: int) -> bool:
+    """Whether a setting has a number that steps do not tell.
 
     A start of Adagrad's sum is not told from its rate, nor a momentum of two steps from a decay toward initial values.
-    One step has neither, and tells what is a number times its gradient in one run alone, or what one decay, or one
-    epsilon of two, predicts beside numbers that were fitted apart and are equal.
     """
-    if count > 1:
-        return not any(
-            s.epsilon if s.family == "Adagrad" else s.family == "SGD" and s.beta1 and count < 3 for s in pair
-        )
-    both_show = differ == ["epsilon"] and all(s.epsilon for s in pair)
-    return len({s.family == "SGD" for s in pair}) > 1 or differ in (["decay"], ["place"]) or both_show
+    is_open = {"Adagrad": s.place == INSIDE, "SGD": s.beta1 > 0 and count == 2}
+    return count > 1 and is_open.get(s.family, False)
 
 
 def _name(s: Setting, count: int, alike: bool) -> str:
     """An optimizer in words; in their first steps, those that divide by the size of a gradient are alike."""
     if count > 1 or (alike and s.family == "SGD"):
         return s.family
-    return "like SGD" if s.family == "SGD" else "adaptive (Adam, Adagrad, RMSprop or Lion)"
+    return "like SGD" if s.family in ("SGD", "EMA or RAdam") else "adaptive (Adam, Adagrad, RMSprop or Lion)"
 
 
-def _nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:
-    """The two settings, one of each list, that have the most in common; of those, the ones that fit best."""
-
-    def unlike(pair: tuple[Setting, Setting]) -> float:
-        return sum(x != y for x, y in zip(*(s[:7] for s in pair), strict=True)) + 0.5 * len(_unequal("epsilon", *pair))
-
-    return min(itertools.product(ones, others), key=unlike)
+def _kinds(a: Setting, b: Setting) -> list[str]:
+    """What two settings differ in; another optimizer has other rates, and maybe no epsilon."""
+    kinds = {field: about[0] for field, about in _FIELDS.items() if _unequal(field, a, b)}
+    first = next(iter(kinds.values()), "") if a.family == b.family else "optimizer"
+    if first not in ("optimizer", "bias_correction"):
+        return [*kinds.values()]
+    both = ("decay", "l2", "epsilon", "place")[: 4 if a.epsilon and b.epsilon else 2]
+    return [first, *(kinds[field] for field in both if field in kinds)]
 
 
 _NONE = Setting._field_defaults
