@@ -16,10 +16,8 @@ from gradxform.backend.host import threads
 from gradxform.proof.parity import beside
 from gradxform.proof.registry import TABLE
 
-NAMES = (
-    "scale clip_value sign zero_nonfinite add_decayed_weights ema trace grokfast clip_spikes mars cautious add_noise"
-)
-LEAFWISE = [TABLE[name][0].tx for name in NAMES.split()]
+NAMES = "scale clip_value sign zero_nonfinite add_decayed_weights ema trace grokfast clip_spikes mars cautious"
+LEAFWISE = [TABLE[name][0].tx for name in f"{NAMES} add_noise centralize".split()]
 """Transforms of each leaf by itself."""
 
 
