@@ -48,13 +48,11 @@ class TensorFlow(Readable, Plain):
         """Norms over some axes."""
         if running.readable(leaves):
             return host.norms_over(list(map(running.view, leaves)), axes, ord)
-        found = norms.over_last(leaves[0], axes[0]) if ord == 2 and of is None else None
-        return found if found is not None else _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
+        return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord, of=of)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
-        kernel = functools.partial(_way([leaf, weights]).sum_over, self)
-        return _on_accelerator(kernel, leaf, axes=axes, weights=weights)
+        return _on_accelerator(super().sum_over, leaf, axes=axes, weights=weights)
 
     def elementwise(
         self, formula: Formula, columns: Columns, numbers: Row, factors: Given = None, out: Given = None, **static: Any

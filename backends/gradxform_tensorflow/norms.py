@@ -21,8 +21,6 @@ _raw = tf.raw_ops
 """Their wrappers take a sixth of the time of a trace."""
 _ROW = 64
 _LARGE = 1 << 16
-_LONG = 32 * _ROW
-"""Fewer rows often have a heavy one."""
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """Above n times this, a sum of n float32 squares loses less to underflow than to rounding."""
@@ -85,37 +83,6 @@ def _half(leaf: Any) -> Any:
     if leaf.dtype.is_complex:
         return _half(tf.math.real(leaf)) + _half(tf.math.imag(leaf))
     return _raw.L2Loss(t=_raw.Cast(x=leaf, DstT=tf.float64))
-
-
-def over_last(leaf: Any, axes: tuple[int, ...]) -> Any:
-    """Norms over the last axes of a float32 leaf on CPUs, in float64 with keepdims; None if not read in rows."""
-    fits = _is_large(leaf) and running.has_only_cpus()
-    start = leaf.shape.rank - len(axes) if fits else 0
-    count = leaf.shape[start:].num_elements() if fits else 0
-    if count < _LONG or count % _ROW or {*axes} != {*range(start, leaf.shape.rank)}:
-        return None
-    squares = _slices(tf.reshape(leaf, [-1, count]))
-    return safe_root(Namespace, tf.reshape(squares, [*leaf.shape[:start], *[1] * len(axes)]), 2)
-
-
-@tf.custom_gradient
-def _slices(matrix: Any) -> tuple[Any, Callable[..., Any]]:
-    """Sums of squares of a matrix's rows."""
-    found = running.on_cpus(_slices_by_rows, _slices_exactly, matrix)
-    return found, lambda upstream: products.multiply_over(matrix, 2.0 * tf.expand_dims(upstream, 1))
-
-
-def _slices_by_rows(matrix: Any) -> Any:
-    count = matrix.shape[1]
-    rows = _raw.EuclideanNorm(input=tf.reshape(matrix, [-1, count // _ROW, _ROW]), axis=2)
-    squares = tf.square(tf.cast(rows, tf.float64))
-    totals = tf.reduce_sum(squares, 1)
-    sound = (totals > count * _ONLY_ROUNDING_LOST) & (tf.reduce_max(squares, 1) < totals * _HEAVY)
-    return running.cond(tf.reduce_all(sound), lambda: [totals], lambda: [_slices_exactly(matrix)])[0]
-
-
-def _slices_exactly(matrix: Any) -> Any:
-    return tf.reduce_sum(tf.square(tf.cast(matrix, tf.float64)), 1)
 
 
 def own(function: str, leaves: Sequence[Any], axes: tuple[int, ...] | None) -> Any:

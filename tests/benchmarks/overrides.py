@@ -38,13 +38,12 @@ NOT_FOR_TIME = {
     ("torch", "each"),  # fewer launches on accelerators, docs/numbers/devices.md
     ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
-SHARED = ("norms_over", "sum_over", "elementwise", "each", "compute")
+SHARED = ("norms_over", "elementwise", "each", "compute")
 """Overrides in a class that NumPy, PyTorch and TensorFlow inherit; a gain in one of them counts for all."""
 
 CHAINS = {
     "norms": "clip_global_norm(1.0)",
     "norms_over": "clip_norm(0.01, axes=0)",
-    "sum_over": "orthogonal_to_parameters()",
     "multiply": "scale(0.5)",
     "multiply_over": "clip_norm(0.01, axes=0)",
     "divide": 'clip_global_norm(1.0, like="optax")',
@@ -129,7 +128,6 @@ def _is_of(found: type, module: Any) -> bool:
 def _inside(framework: str) -> Iterator[Override]:
     clip = CHAINS["norms"]
     if framework == "numpy":
-        yield Override(framework, "norms: small arrays together", clip, namespace, "_MANY", math.inf)
         yield Override(framework, "norms: float32 rows", clip, namespace, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", _one_by_one)
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", _one_by_one)

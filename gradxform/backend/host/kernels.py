@@ -18,7 +18,7 @@ import numpy as np
 from gradxform.backend.host import namespace, threads
 from gradxform.backend.host.namespace import NUMPY, Namespace
 from gradxform.backend.protocol import Backend, Columns, Given, Row, Steps, grouped
-from gradxform.numerics import Array, norms, ranking, sums_dtype
+from gradxform.numerics import Array, ranking, sums_dtype
 from gradxform.numerics.elementwise import Formula, in_steps, product, weighted
 
 BLOCK = 1 << 14
@@ -343,11 +343,6 @@ class Readable(Backend):
         kinds = [_kind(row, None) if row[0].size <= _FEW else None for row in zip(*seen, strict=True)]
         found = _apply(lambda dtype, _: (dtype, selected), seen, [None] * len(kinds), kinds)
         return self.as_given(columns[0], self._taken_like(columns[0], found))
-
-    @namespace.QUIET
-    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
-        """Return sums over some axes; NumPy takes half of PyTorch's time."""
-        return norms.sum_over(NUMPY, self.view(leaf), axes, self._seen(weights))
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of each leaf."""

@@ -3,11 +3,10 @@
 For frameworks whose arrays NumPy can read without a copy: NumPy, and PyTorch and TensorFlow in eager mode on the CPU.
 Formulas run in NumPy float64 vectors, or in Python floats for single numbers.
 
-Norms are accurate to the last bit of float32 at any size, in one read of memory. Small arrays are concatenated in
-float64, and one call sums their squares: a call costs more than a few numbers. A larger float32 array is viewed as rows
-of 128. NumPy sums the squares of each row in float32 with little rounding, and the rows are added in float64. The few
-rows that dominate the sum are summed again in float64, to remove their rounding from the result. If the sum leaves the
-range of float32, the array is summed again in float64.
+Norms are accurate to the last bit of float32 at any size, in one read of memory. A large float32 array is viewed as
+rows of 128. NumPy sums the squares of each row in float32 with little rounding, and the rows are added in float64. The
+few rows that dominate the sum are summed again in float64, to remove their rounding from the result. If the sum leaves
+the range of float32, the array is summed again in float64.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _LARGE = 1 << 11
 """Below so many elements, `np.where` is faster than a selection by bits."""
 _RARE = 32
 """Conditions that are met, or missed, by a smaller share than one in so many are predicted well."""
-_MANY, _FEW = 12, 512
-"""Fewer arrays, or arrays of more elements, are faster one by one."""
 _BLOCK = 1 << 13
 """Elements of a block in float64. Larger temporary arrays go back to the system, and their pages are made anew."""
 _ROW = 128
@@ -225,29 +222,10 @@ def _operand(operand: Any) -> Any:
 @QUIET
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """Return the arrays' norms as a float64 vector."""
-    sizes, single = [leaf.size for leaf in leaves], ord == 2 and all([leaf.dtype is _FLOAT32 for leaf in leaves])
+    single = ord == 2 and all([leaf.dtype is _FLOAT32 for leaf in leaves])
     one: Callable[[Any], float] = _norm32 if single else functools.partial(_norm, ord=ord)
-    few = not single or len(leaves) < _MANY
-    if few and sum(sizes) < threads.WORTH:
-        return np.array([one(leaf) for leaf in leaves])
-    groups = [] if few else threads.together(sizes, [() if size <= _FEW else None for size in sizes])
-    found = np.empty(len(leaves))
-    for places in groups:
-        flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64)
-        found[places] = _norms_together(flat, [sizes[i] for i in places])
-    rest = sorted({*range(len(leaves))}.difference(*groups))
-    found[rest] = threads.spread(one, [leaves[i] for i in rest], [sizes[i] for i in rest])
-    return found
-
-
-def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
-    """Return the 2-norms of parts of a float64 array, whose values are float32 numbers, and overwrite it."""
-    np.square(flat, out=flat)
-    lengths = np.array(sizes)
-    found, some = np.zeros(len(lengths)), lengths > 0
-    if len(flat):
-        found[some] = np.add.reduceat(flat, (np.cumsum(lengths) - lengths)[some])  # reduceat cannot sum empty parts
-    return np.sqrt(found)
+    sizes = [leaf.size for leaf in leaves]
+    return np.array(list(map(one, leaves)) if sum(sizes) < threads.WORTH else threads.spread(one, leaves, sizes))
 
 
 def _norm(leaf: Any, ord: float) -> float:
