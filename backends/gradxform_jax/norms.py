@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics import DOUBLE, dtype_name, is_complex, norms
-from gradxform_jax import private
 from gradxform_jax.namespace import Namespace, barrier
 
 
@@ -61,10 +60,8 @@ def _wide(x: Any) -> Any:
 # --- sums of squares -------------------------------------------------------------------------------------------------
 
 
-_OFFLOADED = 1 << 12
-"""From so many numbers on, XLA calls a library for a sum; of fewer, it compiles one."""
-_LOOP = 32
-"""XLA sums longer axes in several kernels."""
+_ROWS = 1 << 12
+"""The least number of rows: from so many numbers on, XLA calls a library for a sum."""
 _LARGE = 1 << 16
 _SHORTEST, _LONGEST, _VECTOR = 48, 300, 8
 """The lengths of rows, which are of whole vectors: XLA adds up the rest of others with more rounding."""
@@ -87,18 +84,8 @@ def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
 
 
 def _apart(leaf: Any) -> Any:
-    small = isinstance(leaf.size, int) and leaf.size < _OFFLOADED
-    if small and private.has_one_device() and not any(jax.typeof(leaf).sharding.spec):  # an axis may be sharded
-        parts = [part for size in leaf.shape for part in _factors(size)]
-        leaf = leaf.reshape(parts) if max(parts, default=0) <= _LOOP else leaf
     # Without the barrier, XLA shares the wider elements with a product, and writes them to memory.
     return _plain(barrier(leaf))
-
-
-def _factors(size: int) -> list[int]:
-    """Return a size as a product of numbers of at most `_LOOP`, as far as it has such factors."""
-    part = next((n for n in range(_LOOP, 1, -1) if size > _LOOP and size % n == 0), size)
-    return [size] if part == size else [*_factors(size // part), part]
 
 
 def _by_rows(axis: int, length: int, leaf: Any) -> Any:
@@ -115,7 +102,7 @@ def cut(leaf: Any) -> tuple[int, int] | None:
     """Return the axis of a large float32 leaf, and the length, by which it is cut into rows; None not to cut it."""
     if leaf.dtype != np.float32 or not isinstance(leaf.size, int) or leaf.size < _LARGE:
         return None
-    longest = min(_LONGEST, leaf.size // _OFFLOADED)
+    longest = min(_LONGEST, leaf.size // _ROWS)
     longest = longest if longest >= _SHORTEST else _LONGEST  # too few rows in any case
     for axis in reversed(range(leaf.ndim)):
         size, behind = leaf.shape[axis], math.prod(leaf.shape[axis + 1 :])

@@ -12,7 +12,6 @@ import jax.core
 import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
-from jax._src import xla_bridge
 from jax.extend.core.primitives import convert_element_type_p
 
 _core: Any = jax.extend.core if hasattr(jax.extend.core, "get_opaque_trace_state") else jax.core  # before JAX 0.10
@@ -42,11 +41,6 @@ class Scope:
                 f"{error} A function that donates its arguments took it: go on with what that function returned, as in "
                 "params, state = step(params, state)"
             ) from error
-
-
-def has_one_device() -> bool:
-    """Whether there is one device. False before JAX has looked for devices, since that must follow `distributed`'s."""
-    return bool(xla_bridge.backends_are_initialized()) and jax.device_count() == 1
 
 
 def current_trace() -> Any:

@@ -136,10 +136,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
         ),
     ),
     "jax Scope": ("an error about a donated array is JAX's own", donated),
-    "jax has_one_device": (
-        "norms of small leaves would be summed in several kernels, or a trace would start the devices",
-        lambda p, jax: jax.device_count() and p.has_one_device() == (jax.device_count() == 1),
-    ),
     "jax sharded_alike": (
         "states of sharded parameters",
         lambda p, jax: jax.jit(lambda leaf: p.sharded_alike(leaf, leaf + 1))(jax.numpy.ones(2)).tolist() == [2, 2],
