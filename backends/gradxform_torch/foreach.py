@@ -131,11 +131,11 @@ def sums(columns: Columns, steps: Steps, factors: Given, most: float = math.inf)
     numbers = [*itertools.chain(*[terms.values() for _, terms in steps]), *(factors or ())]
     if any([isinstance(x, torch.Tensor) and not x.is_cpu for x in numbers]):
         return None
-    by = [[[1.0 if x is None else float(x)] * len(columns[0]) for x in terms.values()] for _, terms in steps]
-    for (_, terms), weights in zip(steps, by, strict=True):
-        if factors is not None and 0 in terms:
-            weights[0] = [weight * float(factor) for weight, factor in zip(weights[0], factors, strict=True)]
-    extreme = any(map(elementwise.is_extreme, {*itertools.chain(*itertools.chain(*by))}))
+    one = [1.0]  # a number for all leaves
+    each = one if factors is None else list(map(float, factors))
+    rows = [[(1.0 if x is None else float(x), one if k else each) for k, x in terms.items()] for _, terms in steps]
+    by = [[[weight * factor for factor in own] for weight, own in row] for row in rows]
+    extreme = any(map(elementwise.is_extreme, itertools.chain(*itertools.chain(*by))))
     kinds = list(zip(*[map(_KIND, column) for column in columns], strict=True))
     groups = grouped([x.numel() for x in columns[0]], kinds, most, most)
     if extreme or not all([_is_fused(columns[0][places[0]], kinds[places[0]]) for places in groups]):
@@ -145,12 +145,13 @@ def sums(columns: Columns, steps: Steps, factors: Given, most: float = math.inf)
         some: list[Any] = [*[[column[i] for i in places] for column in columns], None]
         for (target, terms), weights in zip(steps, by, strict=True):
             if terms:
-                each = [[weight[i] for i in places] for weight in weights]
+                here = [[weight[i] for i in places] if len(weight) > 1 else weight for weight in weights]
                 rank = list(terms).index(target) if target in terms else None
-                some[target] = added([some[term] for term in terms], each, some[target], rank)
+                some[target] = added([some[term] for term in terms], here, some[target], rank)
             else:
                 private.foreach_zero_(some[target])
-        out = put(out, places, some[target])
+        for i, new in zip(places, some[target], strict=True):
+            out[i] = new
     return out
 
 
@@ -160,7 +161,10 @@ def _is_fused(leaf: torch.Tensor, kinds: Sequence[tuple[torch.device, torch.dtyp
 
 
 def added(columns: Columns, weights: Sequence[list[float]], into: Tensors | None, place: int | None = None) -> Tensors:
-    """Add up columns of one dtype each; overwrite `into`, which fits: the column at a place, if it is one of them."""
+    """Add up columns of one dtype each, times one number or one each.
+
+    Overwrites `into`, which fits: the column at a place, if it is one of them.
+    """
     if columns[0][0].is_complex():
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, added(parts, weights, None)))
@@ -169,14 +173,15 @@ def added(columns: Columns, weights: Sequence[list[float]], into: Tensors | None
     terms: list[Any] = [(x, by if len({*by}) > 1 else by[0]) for x, by in zip(wide, weights, strict=True)]
     if into is not None and place is None:  # then there is one term
         if into[0].is_cpu and terms[0][1] != 1.0:
-            return [torch.mul(x, by, out=new) for x, by, new in zip(wide[0], weights[0], into, strict=True)]
+            each = zip(wide[0], into, itertools.cycle(weights[0]), strict=False)
+            return [torch.mul(x, by, out=new) for x, new, by in each]
         terms, place = [(copied(wide[0], into), terms[0][1])], 0
     own = [k for k, column in enumerate(columns) if wide[k] is not column] if place is None else [place]
-    each = [k for k, (_, by) in enumerate(terms) if isinstance(by, list)]
-    ones = [k for k, (_, by) in enumerate(terms) if by == 1.0]
+    first = own or [k for k, (_, by) in enumerate(terms) if isinstance(by, list)]
+    first = first or [k for k, (_, by) in enumerate(terms) if by == 1.0]
     # Of an average it is the state, as in place; a product with -1 rounds nothing.
-    last = [k for k, (_, by) in enumerate(terms) if by != -1.0][-1:]
-    total, weight = terms.pop((own or each or ones or last or [0])[0])
+    first = first or [k for k, (_, by) in enumerate(terms) if by != -1.0][-1:] or [0]
+    total, weight = terms.pop(first[0])
     if not own and weight == 1.0 and terms:
         other, by = terms.pop()
         total = private.foreach_add(total, other, alpha=by)
