@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform.backend.host import namespace as host
-from gradxform.backend.host.kernels import NUMBERS, Readable
+from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Columns, Given, Row, grouped, places_of
 from gradxform.numerics import elementwise, formulas, ranking
@@ -143,8 +143,7 @@ class TensorFlow(Readable, Plain):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors."""
-        known = NUMBERS.issuperset(map(type, operands))
-        return _way(() if known else operands).compute(self, formula, *operands, **static)
+        return _way(operands).compute(self, formula, *operands, **static)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""

@@ -75,8 +75,3 @@ def keys_of(tree: Any) -> list[tuple[Any, ...]]:
 def value_of(variable: Any) -> Any:
     """TensorFlow's variable inside a Keras variable; ``value`` would cast it under a dtype policy."""
     return getattr(variable, "_value", variable)
-
-
-def clipped_by(optimizer: Any, gradients: Any) -> Any:
-    """What a Keras optimizer does to gradients before its step."""
-    return optimizer._clip_gradients(gradients)

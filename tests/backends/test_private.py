@@ -159,10 +159,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
     ),
     "tensorflow GRADIENT_OVERRIDE": ("override_gradients would refuse correct functions", override),
     "tensorflow value_of": ("Keras's variables", lambda p, tf: p.value_of(x := tf.Variable(1.0)) is x),
-    "tensorflow clipped_by": (
-        BENCH,
-        lambda p, tf: p.clipped_by(tf.keras.optimizers.SGD(clipvalue=0.5), [tf.constant([2.0])])[0].numpy() == [0.5],
-    ),
     "tensorflow maybe_merge_call": (
         "updates under a strategy would move no variable",
         lambda p, tf: p.maybe_merge_call(lambda *given: given[1], tf.distribute.get_strategy(), 1) == 1,

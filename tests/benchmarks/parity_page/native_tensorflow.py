@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 from parity_page.native import Call, Leaves, Native
-
-from gradxform_tensorflow import private
 
 Gradients = list[Any]
 
@@ -40,7 +37,7 @@ def _made(function: Callable[[Gradients, float], Gradients], compiled: bool) -> 
 
 def _optimizer(option: str) -> Callable[[float], Call]:
     """What a Keras optimizer does to gradients before its step."""
-    return lambda limit: _on_arrays(functools.partial(private.clipped_by, keras.optimizers.SGD(**{option: limit})))
+    return lambda limit: _on_arrays(keras.optimizers.SGD(**{option: limit})._clip_gradients)
 
 
 def _on_arrays(work: Callable[[Gradients], Gradients]) -> Call:
