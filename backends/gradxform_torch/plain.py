@@ -19,6 +19,9 @@ from gradxform_torch.readable import transformed
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 
+_LEAVES = {torch.Tensor, torch.nn.Parameter, int, type(None)}
+"""Leaves of lists and dicts that need no tree engine; integers are positions."""
+
 
 # --- the identity with a custom backward pass ------------------------------------------------------------------------
 
@@ -83,11 +86,19 @@ class Plain(Backend):
         return torch.compile(own, fullgraph=True, dynamic=False)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves and structure, by torch.utils._pytree; None is a leaf."""
+        """Leaves and structure, by torch.utils._pytree except for lists and dicts of tensors; None is a leaf."""
+        if type(tree) is list and _LEAVES.issuperset({type(leaf) for leaf in tree}):
+            return list(tree), None
+        if type(tree) is dict and _LEAVES.issuperset({type(leaf) for leaf in tree.values()}):
+            return list(tree.values()), tuple(tree)
         return pytree.tree_flatten(tree)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
         """Rebuild the tree."""
+        if structure is None:
+            return list(leaves)
+        if type(structure) is tuple:
+            return dict(zip(structure, leaves, strict=True))
         return pytree.tree_unflatten(list(leaves), structure)
 
     def paths(self, tree: Any) -> list[str]:
@@ -122,6 +133,12 @@ class Plain(Backend):
         found = super().compute(formula, *operands, **static)
         # A part of a vector is stored already; inductor for CUDA would store the first one instead.
         return found if formula is formulas.take else materialized(found)
+
+    def stored(self, value: Any, dtype: str, like: torch.Tensor) -> torch.Tensor:
+        """Convert a number or vector to a dtype; a known count or bool in one step."""
+        if isinstance(value, (bool, int, float)) and dtype in ("int32", "bool"):
+            return torch.full((), value, dtype=getattr(torch, dtype), device=like.device)
+        return super().stored(value, dtype, like)
 
     def from_numpy(self, array: Any, like: Any = None) -> torch.Tensor:
         """Copy to a tensor, on the device of another one; bfloat16 is copied by its bits."""

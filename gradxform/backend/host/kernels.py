@@ -26,6 +26,7 @@ BLOCK = 1 << 14
 _FEW = 1 << 10
 """Elements of a leaf up to which the calls of a selection cost more than its elements."""
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
+NUMBERS = {float, int, np.ndarray}
 
 _Kernel = Callable[..., Any]
 """Takes a namespace, the array for the results, and elements."""
