@@ -80,7 +80,8 @@ class Host(Readable, foreach.Eager):
             return found
         own = out if out is not None and foreach.are_fit(columns[0], [out]) else None
         new = super().elementwise(formula, columns, numbers, factors, own, **static)
-        torch.autograd.graph.increment_version(own or ())
+        for written in own or ():  # older versions of PyTorch take one
+            torch.autograd.graph.increment_version(written)
         return new
 
     def overwrite(self, columns: Columns, steps: Steps, factors: Any = None) -> bool:
