@@ -127,7 +127,7 @@ def _measured(a: Any, b: Any, kind: Any, power: Any) -> Any:
     Sums of squares, of products, of squared differences, and of what is not finite; the largest units and magnitudes.
     """
     with np.errstate(all="ignore"):
-        units = np.max(ulps(a.astype(kind), b.astype(kind)), axis=1, initial=0.0)
+        units = np.max(ulps(a.astype(kind, copy=False), b.astype(kind, copy=False)), axis=1, initial=0.0)
         wide = np.stack([reals(a), reals(b)])
         finite, lost = np.isfinite(wide), np.zeros((3, len(a)))
         if not finite.all():

@@ -37,7 +37,10 @@ def ulps(a: Any, b: Any) -> Any:
         return np.maximum(ulps(a.real, b.real), ulps(a.imag, b.imag))
     if a.dtype.kind in "iub":
         return np.where(a == b, 0.0, np.inf)
-    distance = _distance(_ordinal(a), _ordinal(b))
+    first, second = _ordinal(a), _ordinal(b)
+    distance = _distance(first, second) if a.itemsize == 8 else np.abs(first - second).astype(np.float64)
+    if np.isfinite(a).all() and np.isfinite(b).all():
+        return distance
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     lost = np.isnan(wide_a) != np.isnan(wide_b)
     apart = (np.isinf(wide_a) | np.isinf(wide_b)) & (wide_a != wide_b)
